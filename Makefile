@@ -78,7 +78,7 @@ soak: servers ## locks of a hundred thousand names on all stores at once, for an
 model: servers ## check the specifications in model, every state of the large scenarios too (minutes)
 	$(GO) test -vet=off -timeout 2h -count=1 -v -run '^TestLong' ./model -args -model.large
 
-lint: ## formatting, vet, staticcheck, other systems, go.mod, and the listing of the public API
+lint: ## formatting, vet, staticcheck, other systems, and go.mod
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
 	$(GO) vet -stdversion=false work
 	GOOS=windows $(GO) build work

@@ -467,7 +467,7 @@ func (k *contender) receive(d delivery) (*Lease, error) {
 		k.decline(d)
 		return nil, k.giveUpWaiting(k.cut())
 	case d.lease != nil:
-		if report := k.env.observer.HandedOn; report != nil {
+		if report := k.env.observer.HandedOff; report != nil {
 			e := k.event()
 			e.Owner, e.Fence = d.lease.h.owner, d.lease.Fence()
 			report(e)

@@ -419,7 +419,7 @@ func TestObserver(t *testing.T) {
 		}
 		r := newRig()
 		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour, Observer: &distlock.Observer{
-			Waiting: note("waiting"), GaveUp: note("gave up"), Granted: note("granted"), HandedOn: note("handed on"),
+			Waiting: note("waiting"), GaveUp: note("gave up"), Granted: note("granted"), HandedOff: note("handed off"),
 			Renewed: note("renewed"), Unanswered: note("unanswered"), Lost: note("lost"), Released: note("released"),
 		}})
 		m := c.Mutex("x")
@@ -444,7 +444,7 @@ func TestObserver(t *testing.T) {
 			"waiting x waited 0s held 0s false",
 			"gave up x waited 0s held 0s true",
 			"released x waited 0s held 15s false",
-			"handed on x waited 15s held 0s false",
+			"handed off x waited 15s held 0s false",
 			"unanswered x waited 0s held 0s true",
 		}
 		if len(log) > 6 && log[5] == want[6] {

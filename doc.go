@@ -10,16 +10,17 @@
 //	})
 //
 // A [Mutex], [RWMutex] or [Semaphore] is a name with options; holding it is a
-// [Lease]. [Multi] takes several as one. Lock waits, TryLock does not, and how long
-// to wait is the context's deadline and nothing else. An [Election] is a mutex that is
+// [Lease]. [Multi] takes several as one. Lock waits, TryLock does not. The context's
+// deadline bounds the wait, or [WaitAtMost] does. An [Election] is a mutex that is
 // held for as long as possible.
 //
 // # What is promised
 //
 // A lease ends by Unlock, or it is lost: its backend says so, or it could not be renewed until its
 // deadline. The deadline is counted from before the last successful request, and lies a margin before
-// the end of the backend's TTL. In both cases the lease's context ends, with the reason as its cause,
-// before the backend grants the lock to another Owner.
+// the end of the backend's TTL: the lease's context ends then, with the reason as its cause, before the
+// backend grants the lock to another Owner. If the backend has dropped the hold earlier, as after an unlock
+// by force, the context ends when the client learns of it.
 //
 // Every lease has a fence, a number greater than the fence of any earlier lease.
 // Only a holder releases its lock. A process that dies loses its locks when their

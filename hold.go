@@ -144,7 +144,7 @@ func (h *hold) stillEntered(l *Lease) bool {
 	return h.lease != nil || len(h.nested) > 0
 }
 
-// reports returns the observer, or none for a lease that was never reported as handed on. sh.mu is held.
+// reports returns the observer, or none for a lease that was never reported as handed off. sh.mu is held.
 func (h *hold) reports() *Observer {
 	if h.declined {
 		return &Observer{}

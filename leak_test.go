@@ -102,7 +102,7 @@ func TestLeak(t *testing.T) {
 		"revocable": func(ctx context.Context, c *distlock.Client) (*distlock.Lease, error) {
 			return c.Mutex("x", distlock.Revocable(func(*distlock.Lease) {})).Lock(ctx)
 		},
-		"handed on": func(ctx context.Context, c *distlock.Client) (*distlock.Lease, error) {
+		"handed off": func(ctx context.Context, c *distlock.Client) (*distlock.Lease, error) {
 			first, err := c.Mutex("x").Lock(ctx)
 			if err != nil {
 				return nil, err

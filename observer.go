@@ -9,13 +9,13 @@ import (
 
 // Observer is notified of what happens to a client's locks, for metrics, traces and logs. Every field may
 // be nil. The functions are called inline, by many goroutines at once and with no mutex held: they must be quick and must
-// not call the client. The events of one lease come in their order, except that renewals are reported beside all else.
+// not call the client. The events of one lease come in their order, but renewals may come at any place among them.
 type Observer struct {
 	Waiting    func(Event) // a caller starts to wait, inside the process or at the backend: Blocker
 	GaveUp     func(Event) // a caller stopped waiting: Err says why, Waited how long, Blocker
 	Refused    func(Event) // a try was refused: Err, Blocker
 	Granted    func(Event) // the backend granted a lock: Waited, Fence
-	HandedOn   func(Event) // a waiter of this process got the lock without the backend: Waited, Fence
+	HandedOff  func(Event) // a waiter of this process got the lock without the backend: Waited, Fence
 	Renewed    func(Event) // a hold was renewed: Left
 	Unanswered func(Event) // a renewal had no answer (Err), and is retried until the lease's deadline: Left
 	Asked      func(Event) // another program asked for the release of a lease that is Revocable: Held
@@ -34,10 +34,9 @@ type Observer struct {
 
 // Event is one thing that happened. Fields that do not apply are zero.
 type Event struct {
-	// Context has the values of the caller's context, such as its span: of Unlock or Detach for what they release,
-	// else of Lock.
-	// It is not nil. It has no values for a renewal, since leases share the calls of renewals, and with Leaked none of
-	// Lock's, which could keep a leaked lease reachable. It may have ended.
+	// Context has the values of the caller's context, such as its span: of Unlock or Detach for a release, of Lock
+	// otherwise. It is never nil, and may have ended. It has no values for a renewal, since leases share those calls. If
+	// Leaked is set it has none of Lock's, which could keep a leaked lease reachable.
 	// It is a field, since slog and OpenTelemetry take it beside what the event has, and most observers ignore it.
 	Context context.Context
 
@@ -52,7 +51,7 @@ type Event struct {
 	// anything is lost.
 	Left time.Duration
 
-	// Contended says that the caller had to wait: Waiting was called before. For Granted; it is true of all HandedOn
+	// Contended says that the caller had to wait: Waiting was called before. For Granted; it is true of all HandedOff
 	// and GaveUp.
 	Contended bool
 
@@ -98,7 +97,7 @@ func Observers(all ...*Observer) *Observer {
 
 func (o *Observer) fields() []*func(Event) {
 	return []*func(Event){
-		&o.Waiting, &o.GaveUp, &o.Refused, &o.Granted, &o.HandedOn, &o.Renewed, &o.Unanswered, &o.Asked, &o.Lost, &o.Released,
+		&o.Waiting, &o.GaveUp, &o.Refused, &o.Granted, &o.HandedOff, &o.Renewed, &o.Unanswered, &o.Asked, &o.Lost, &o.Released,
 		&o.Downgraded, &o.Leaked,
 	}
 }
@@ -136,7 +135,7 @@ func LogTo(l *slog.Logger) *Observer {
 	released, unconfirmed := log(slog.LevelDebug, "lock released"), log(slog.LevelWarn, "lock released, without an answer")
 	return &Observer{
 		Waiting: log(slog.LevelDebug, "waiting for a lock"), Refused: log(slog.LevelDebug, "lock refused"),
-		GaveUp: wait("gave up waiting for a lock"), Granted: wait("lock granted"), HandedOn: wait("lock handed off"),
+		GaveUp: wait("gave up waiting for a lock"), Granted: wait("lock granted"), HandedOff: wait("lock handed off"),
 		Renewed: log(slog.LevelDebug, "lock renewed"), Unanswered: log(slog.LevelWarn, "renewal of a lock without an answer"),
 		Asked: log(slog.LevelDebug, "release of a lock requested"), Lost: log(slog.LevelError, "lock lost"),
 		Released: func(e Event) {

@@ -51,7 +51,7 @@ func (r *recorded) last(t *testing.T, kind string) distlock.Event {
 func (r *recorded) observer() *distlock.Observer {
 	return &distlock.Observer{
 		Waiting: r.note("waiting"), GaveUp: r.note("gave up"), Refused: r.note("refused"), Granted: r.note("granted"),
-		HandedOn: r.note("handed on"), Renewed: r.note("renewed"), Unanswered: r.note("unanswered"), Asked: r.note("asked"),
+		HandedOff: r.note("handed off"), Renewed: r.note("renewed"), Unanswered: r.note("unanswered"), Asked: r.note("asked"),
 		Lost: r.note("lost"), Released: r.note("released"), Downgraded: r.note("downgraded"),
 	}
 }
@@ -127,7 +127,7 @@ func (r *recorded) balance() (n int) {
 	defer r.mu.Unlock()
 	for _, k := range r.kinds {
 		switch k {
-		case "granted", "handed on":
+		case "granted", "handed off":
 			n++
 		case "released", "lost":
 			n--

@@ -122,7 +122,7 @@ func (g *localQueue) handOff(h *hold, now instant) bool {
 	if h.streak.count >= h.s.handoffMax || now-h.streak.since >= h.s.handoffWindow {
 		return false
 	}
-	if h.downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.sh.env.watchdog.HandOn(&h.life, now) {
+	if h.downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.sh.env.watchdog.HandOff(&h.life, now) {
 		return false
 	}
 	if h.next > h.last {

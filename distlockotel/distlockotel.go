@@ -5,7 +5,7 @@
 //
 // # Metrics
 //
-//	distlock.wait.duration   histogram, s   class, mode, outcome: granted, handed_on, refused, gave_up
+//	distlock.wait.duration   histogram, s   class, mode, outcome: granted, handed_off, refused, gave_up
 //	distlock.hold.duration   histogram, s   class, mode, outcome: released, lost
 //	distlock.waiting         updowncounter  class, mode
 //	distlock.held            updowncounter  class, mode
@@ -51,8 +51,8 @@ type Options struct {
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Class returns the class of a name. Default: the name with a star in place of each number and UUID. What
-	// comes after 200 classes is of the class "other".
+	// Class returns the class of a name. Default: the name with a star in place of each number and UUID. Names
+	// after the 200th class have the class "other".
 	Class func(name string) string
 }
 
@@ -70,7 +70,7 @@ func New(o Options) (*distlock.Observer, error) {
 		return nil, err
 	}
 	return &distlock.Observer{
-		Waiting: x.waits, GaveUp: x.gaveUp, Refused: x.refused, Granted: x.granted, HandedOn: x.handedOn,
+		Waiting: x.waits, GaveUp: x.gaveUp, Refused: x.refused, Granted: x.granted, HandedOff: x.handedOff,
 		Renewed: x.renewed, Unanswered: x.unanswered, Lost: x.lost, Released: x.released, Downgraded: x.downgraded,
 	}, nil
 }
@@ -145,9 +145,9 @@ func (x *exporter) granted(e distlock.Event) {
 	x.begin(e, "granted")
 }
 
-func (x *exporter) handedOn(e distlock.Event) {
+func (x *exporter) handedOff(e distlock.Event) {
 	x.waiting.Add(e.Context, -1, x.of(e))
-	x.begin(e, "handed_on")
+	x.begin(e, "handed_off")
 }
 
 // begin notes that a lock is held.

@@ -142,7 +142,7 @@ type Caps struct {
 
 	Queueing Queueing
 
-	// QueuedModes are the modes for which Queueing is true; for all others it is QueueNever. Zero
+	// QueuedModes are the modes to which Queueing applies; for all others it is QueueNever. Zero
 	// means all of Modes.
 	QueuedModes ModeSet
 

@@ -29,7 +29,7 @@ func TestModes(t *testing.T) {
 func TestHeldErrorSaysWhoAndForHowLong(t *testing.T) {
 	who := map[string]string{"program": "shop", "pid": "7", "host": "web1"}
 	for want, err := range map[string]*driver.HeldError{
-		"held by someone else": {},
+		"held by another owner": {},
 		"held by \"shop\" pid 7 on web1 and 1 more, for another 1.5s unless renewed": {
 			Retry: 1500 * time.Millisecond, Holders: []driver.Holder{{Meta: who}, {}},
 		},

@@ -14,7 +14,7 @@ import (
 // beyond; compare with errors.Is. Any other error of a driver means that the outcome is unknown.
 var (
 	// ErrHeld: another Owner holds the lock. Drivers return it as a *HeldError.
-	ErrHeld = errors.New("distlock: held by someone else")
+	ErrHeld = errors.New("distlock: held by another owner")
 
 	// ErrLost: Owner does not hold, as a fact. It is never returned for a mere suspicion.
 	ErrLost = errors.New("distlock: lock lost")
@@ -57,7 +57,7 @@ func (e *HeldError) Error() string {
 	if len(e.Holders) > 0 {
 		s = e.Holders[0].String()
 	}
-	s = "held by " + cmp.Or(s, "someone else")
+	s = "held by " + cmp.Or(s, "another owner")
 	if n := len(e.Holders); n > 1 {
 		s += fmt.Sprintf(" and %d more", n-1)
 	}
@@ -70,8 +70,8 @@ func (e *HeldError) Error() string {
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// String describes the holder by its program, in quotes, pid and host; empty if none is known. What another program
-// says of itself is quoted if it is not printable.
+// String describes the holder by its program, in quotes, pid and host; empty if none is known. Text
+// of another program is quoted if it is not printable.
 func (h Holder) String() string {
 	var parts []string
 	if p := h.Meta["program"]; p != "" {

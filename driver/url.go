@@ -281,14 +281,18 @@ func malformed(err error) error {
 // a password in another place, becomes its scheme alone.
 func Redact(rawURL string) string {
 	u, err := ParseURL(rawURL)
-	// An @ further on is likely to end a password with a slash or question mark in it.
-	if err != nil || strings.Contains(u.Opaque+u.Path+u.RawQuery+u.Fragment, "@") {
-		scheme, _, _ := strings.Cut(rawURL, ":")
+	// An @ further on is likely to end a password with a slash or question mark in it. A text without a scheme
+	// may be the words of another library.
+	if err != nil || strings.Contains(u.Opaque+u.Path+u.RawQuery+u.Fragment, "@") || u.Scheme == "" && isSecret(u.Path) {
+		scheme, _, ok := strings.Cut(rawURL, ":")
+		if !ok || isSecret(scheme) {
+			return "…"
+		}
 		return scheme + ":…"
 	}
 	q := u.Query()
 	for key := range q {
-		if k := strings.ToLower(key); strings.Contains(k, "pass") || strings.Contains(k, "secret") || strings.Contains(k, "token") {
+		if isSecret(key) {
 			q.Set(key, "xxxxx")
 			continue
 		}
@@ -299,5 +303,15 @@ func Redact(rawURL string) string {
 		}
 	}
 	u.RawQuery = q.Encode()
+	_, hasPassword := u.User.Password()
+	if u.User != nil && !hasPassword && (strings.HasPrefix(u.Scheme, "http") || strings.HasPrefix(u.Scheme, "redis")) {
+		u.User = url.User("xxxxx") // a password or a token without its colon
+	}
 	return u.Redacted()
+}
+
+// isSecret reports whether a parameter of this name may be a secret.
+func isSecret(key string) bool {
+	key = strings.ToLower(key)
+	return strings.Contains(key, "pass") || strings.Contains(key, "secret") || strings.Contains(key, "token") || strings.Contains(key, "auth")
 }

@@ -2,7 +2,7 @@
 //
 //	b, err := driver.Open(ctx, "redis://localhost:6379")
 //	s, err := server.New(b, server.Options{})
-//	err = http.ListenAndServe("127.0.0.1:7800", s)
+//	err = http.ListenAndServe("127.0.0.1:7077", s)
 //
 // The command distlock serve does this, with TLS, tokens, limits and an orderly end. Package httplock is the
 // client for Go. The folder clients has others, and openapi.json describes the calls for the rest.

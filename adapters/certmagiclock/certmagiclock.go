@@ -1,4 +1,4 @@
-// Package certmagiclock gives certmagic, and so Caddy, locks that are renewed, fenced off from other clusters by a
+// Package certmagiclock gives certmagic, and so Caddy, locks that are renewed, kept apart from other clusters by a
 // prefix, and free soon after their holder has died. Certificates stay in the storage that they are in.
 package certmagiclock
 

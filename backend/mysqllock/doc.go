@@ -8,8 +8,8 @@
 // # Strategies
 //
 // Row is the default, and the right choice unless something speaks against it. It has all
-// modes, fences and fair queues. It keeps no connection but one that notifies waiters. The
-// other strategies, UniqueIndex, Version, ForUpdate and Session, are for existing tables and
+// modes, fences and fair queues. It keeps one connection that notifies waiters while it
+// holds locks, and up to four that wait. The other strategies, UniqueIndex, Version, ForUpdate and Session, are for existing tables and
 // textbook designs. Each excludes correctly, and Caps reports what it lacks. The comments of
 // the constants describe the costs of each, and the effects of a crash.
 //
@@ -22,7 +22,7 @@
 //
 // # Sessions
 //
-// Each statement commits by itself, and no lock is held between two statements. Settings of
-// a session, such as sql_mode, time_zone or the isolation level, make no difference. Only
-// autocommit=0 does, and New and Open refuse it.
+// With Row, UniqueIndex and Version each statement commits by itself. Settings of a session, such as
+// time_zone or the isolation level, make no difference. New and Open refuse those that would:
+// autocommit=0, EMPTY_STRING_IS_NULL and read-only transactions.
 package mysqllock

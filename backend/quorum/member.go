@@ -222,7 +222,7 @@ func (t *tally) unknownErr(op, name string) error {
 	for _, c := range []struct {
 		n    int
 		what string
-	}{{t.yes, "yes"}, {t.held, "held by someone else"}, {t.lost, "not held"}, {t.final, "no"}, {t.of - t.answered(), "no answer yet"}} {
+	}{{t.yes, "yes"}, {t.held, "held by another owner"}, {t.lost, "not held"}, {t.final, "no"}, {t.of - t.answered(), "no answer yet"}} {
 		if c.n > 0 {
 			counts = append(counts, fmt.Sprintf("%d said: %s", c.n, c.what))
 		}

@@ -150,7 +150,7 @@ func TestRefusedNamesTellWhy(t *testing.T) {
 			if err := refused(t, b, request(name, driver.Exclusive), driver.ErrInvalid); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: %v, want the name and %s", layout, err, want)
 			}
-			// Whose keys begin otherwise may have any name.
+			// Names whose keys begin otherwise are allowed.
 			prefixed := openOwn(t, srv.Addr(), Options{Layout: layout, Prefix: "app:"})
 			if strings.HasSuffix(want, `:"`) && !strings.Contains(want, "timeout") {
 				r := request(name, driver.Exclusive)

@@ -227,8 +227,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// Whichever message is lost, a downgrade that is retried until there is an answer leaves one reader
-// node.
+// A downgrade that is retried until there is an answer leaves one reader node, whichever message is lost.
 func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	for what, lose := range map[string]func(*faultproxy.Proxy){
 		"reader's request": func(p *faultproxy.Proxy) { p.LoseRequest(infixOf(driver.Read)) },

@@ -61,9 +61,9 @@ func (w *Watchdog) Add(h *Hold, holder Holder, terms *Terms, start instant, ttl 
 	return true
 }
 
-// HandOn reports whether enough of h's TTL is left to hand it off, and counts MaxHold from now on,
+// HandOff reports whether enough of h's TTL is left to hand it off, and counts MaxHold from now on,
 // for the next lease. A hold that has just ended by MaxHold is not handed off.
-func (w *Watchdog) HandOn(h *Hold, now instant) bool {
+func (w *Watchdog) HandOff(h *Hold, now instant) bool {
 	enough := h.terms.TTL / 4
 	if h.terms.MaxHold == 0 {
 		return h.Trust()-now >= enough

@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Patience bounds every wait. What is waited for takes seconds at most, on a busy machine too.
+// Patience bounds every wait. Each wait takes seconds at most, on a busy machine too.
 const Patience = 2 * time.Minute
 
 // Patient returns options with which a call that is not repeated succeeds on a busy machine, and no lease is lost there.

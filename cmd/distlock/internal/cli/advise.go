@@ -50,7 +50,7 @@ of the time at most. Interrupt it to see the result early.
 
 With --metrics, nothing is looked at: the histograms ` + "distlock_hold_duration_seconds" + ` and
 ` + "distlock_wait_duration_seconds" + ` are read from a file, or from the URL of an exporter or a
-distlock server.`,
+distlock server, with its token as in http://:TOKEN@host:7077/metrics.`,
 		Example: `  distlock advise --for 1h
   distlock advise order: --for 10m --json
   distlock advise --metrics http://localhost:7077/metrics`,
@@ -140,7 +140,15 @@ func (a *app) openMetrics(from string) (io.ReadCloser, error) {
 	}
 	a.secrets = append(a.secrets, passwordsOf(from)...)
 	client := http.Client{Timeout: openTimeout}
-	resp, err := client.Get(from)
+	req, err := http.NewRequest(http.MethodGet, from, nil)
+	if err != nil {
+		return nil, usage("advise: --metrics: %w", err)
+	}
+	if token, ok := req.URL.User.Password(); ok && req.URL.User.Username() == "" { // as in the URL of a distlock server
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.URL.User = nil
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, exit(exitUnreachable, "advise: --metrics: %w", err)
 	}

@@ -72,10 +72,14 @@ func TestAdviseFromMetrics(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
+		if auth := r.Header.Get("Authorization"); auth != "" && auth != "Bearer 0431" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
 		http.ServeFile(w, r, file)
 	}))
 	defer server.Close()
-	for _, from := range []string{file, server.URL + "/metrics"} {
+	for _, from := range []string{file, server.URL + "/metrics", strings.Replace(server.URL, "://", "://:0431@", 1) + "/metrics"} {
 		code, out, err := inProcess("advise", "--metrics", from)
 		if code != 0 || !strings.Contains(out, "job:*  -      0    10000  560ms     4.6s  4.96s  5s   0      -           0     -     9.92s      -     -") {
 			t.Errorf("%s: exit code %d, %s\n%s", from, code, err, out)

@@ -62,6 +62,9 @@ func (a *app) lockCommand() *cobra.Command {
 			if err := wantTTL(cmd, args, o.ttl); err != nil {
 				return err
 			}
+			if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() {
+				return usage("lock: --owner-file %s is no regular file, and would be replaced; want a file, or a name that is free", file)
+			}
 			return o.check()
 		},
 		RunE:                  func(*cobra.Command, []string) error { return a.lockAndLeave(o, file) },
@@ -199,7 +202,8 @@ func (a *app) releaseCommand() *cobra.Command {
 		Use:   "release [--owner-file FILE] NAME",
 		Short: "Release a lock that distlock lock acquired",
 		Long: `Release ends a lock. The owner comes from --owner-file or from the environment variable
-` + ownerVariable + `. It never ends the lock of another owner. --owner-file is removed afterwards.
+` + ownerVariable + `. It never ends the lock of another owner. --owner-file is removed once the lock
+was released.
 
 Exit codes: 76 if the lock had been lost before: another client may have had it meanwhile. 69 if
 the server can't be reached: the lock ends with its TTL. 64 for wrong usage.`,
@@ -211,10 +215,10 @@ the server can't be reached: the lock ends with its TTL. 64 for wrong usage.`,
 				return usage("release: %w", err)
 			}
 			err = a.withLease("release", args[0], owner, func(ctx context.Context, lease *distlock.Lease) error { return lease.Unlock(ctx) })
-			if code := codeOf(err); file != "" && (code == 0 || code == exitLost) {
-				err = cmp.Or(err, removeOwner(file, owner))
+			if err != nil || file == "" { // it may be the owner of another lock
+				return err
 			}
-			return err
+			return removeOwner(file, owner)
 		},
 		DisableFlagsInUseLine: true,
 		ValidArgsFunction:     a.completeNames(1),

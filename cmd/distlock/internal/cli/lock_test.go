@@ -3,11 +3,14 @@
 package cli
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 var oneOwner = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n$`)
@@ -88,6 +91,22 @@ func TestLockWithAnOwnerFile(t *testing.T) {
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("the file is still there: %v", err)
 	}
+}
+
+// An owner's file replaces no device, pipe or link, and a release of another lock leaves it.
+func TestOwnerFileIsKept(t *testing.T) {
+	url, dir := lockFile(t), t.TempDir()
+	file, link, fifo := filepath.Join(dir, "owner"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	if err := cmp.Or(os.Symlink(file, link), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []string{dir, link, fifo} {
+		wantEnd(t, finish(t, url, "lock", "--ttl", "1h", "--owner-file", other, "x"), "\n\n", exitUsage, "no regular file")
+	}
+	finish(t, url, "lock", "--ttl", "1h", "--owner-file", file, "x")
+	owner := strings.TrimSpace(string(must[[]byte](t)(os.ReadFile(file))))
+	wantEnd(t, finish(t, url, "release", "--owner-file", file, "y"), owner, exitLost, "is not held by this owner")
+	wantEnd(t, finish(t, url, "release", "--owner-file", file, "x"), owner, 0, "")
 }
 
 // A lock whose owner can't be written is released.

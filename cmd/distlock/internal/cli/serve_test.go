@@ -232,7 +232,7 @@ func TestServeRefuses(t *testing.T) {
 	finishWith(t, url, 64, "token", "ci", "look", "*")
 }
 
-// What net/http logs is reported, but not what any stranger can cause.
+// Errors that net/http logs are reported, but not those that any stranger can cause.
 func TestHTTPErrors(t *testing.T) {
 	var got []string
 	l := log.New(httpErrors(func(err error) { got = append(got, err.Error()) }), "", 0)
