@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -94,6 +95,14 @@ func TestFullDisk(t *testing.T) {
 		if code := p.code(); code != exitFailure || !strings.Contains(p.errors.String(), "can't write the output: ") {
 			t.Errorf("%s: exit code %d, %q", args, code, p.errors.String())
 		}
+	}
+	file := filepath.Join(t.TempDir(), "owner")
+	p := command(t, url, "lock", "--ttl", "1m", "--owner-file", file, "x")
+	p.Stdout = full
+	p.begin()
+	code := p.code()
+	if _, err := os.Stat(file); code != exitFailure || !os.IsNotExist(err) {
+		t.Errorf("exit code %d; the owner's file of a lock that was released: %v", code, err)
 	}
 }
 

@@ -149,8 +149,7 @@ func message(err error, secrets []string) string {
 	if errors.As(err, &e) && e.err == nil {
 		return ""
 	}
-	msg := strings.ReplaceAll(strings.TrimSpace(reason(err)), "\n", "; ")
-	msg = strings.ReplaceAll(msg, ": distlock: ", ": ")
+	msg := strings.ReplaceAll(joinLines(reason(err)), ": distlock: ", ": ")
 	return "distlock: " + plain(scrub(msg, secrets)) + "\n"
 }
 
@@ -200,7 +199,10 @@ func secretsIn(rawURL string) []string {
 		return nil
 	}
 	rest, query, _ := strings.Cut(rest, "?")
-	_, password, _ := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
+	user, password, ok := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
+	if !ok && (strings.HasPrefix(rawURL, "http") || strings.HasPrefix(rawURL, "redis")) {
+		password = user // a token or a password without its colon
+	}
 	secrets := []string{password}
 	for _, pair := range strings.Split(query, "&") {
 		if key, value, _ := strings.Cut(pair, "="); isSecret(key) {
@@ -213,7 +215,8 @@ func secretsIn(rawURL string) []string {
 // isSecret reports whether the values of a query parameter are secrets, and not the names of files with them.
 func isSecret(key string) bool {
 	key = strings.ToLower(key)
-	return !strings.HasSuffix(key, "file") && (strings.Contains(key, "pass") || strings.Contains(key, "secret") || strings.Contains(key, "token"))
+	return !strings.HasSuffix(key, "file") && (strings.Contains(key, "pass") || strings.Contains(key, "secret") ||
+		strings.Contains(key, "token") || strings.Contains(key, "auth"))
 }
 
 // version returns the version of this build as the Go toolchain recorded it.

@@ -141,6 +141,9 @@ func (a *app) writeOwner(lease *distlock.Lease, file string) error {
 		return fmt.Errorf("lock: can't write the owner: %w", err)
 	}
 	_, err := fmt.Fprintln(a.out, lease.Fence())
+	if err != nil {
+		err = errors.Join(err, removeOwner(file, lease.Owner()))
+	}
 	return err
 }
 

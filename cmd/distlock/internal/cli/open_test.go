@@ -140,4 +140,8 @@ func TestMessagesArePlain(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
+	// As pgx has it.
+	if got := message(errors.New("open \"x\": no connection:\n\ta: refused\n\ta: refused\n\tb: late\n"), nil); got != `distlock: open "x": no connection: a: refused; b: late`+"\n" {
+		t.Errorf("got %q", got)
+	}
 }

@@ -198,6 +198,9 @@ func (a *app) tokenCommand() *cobra.Command {
 		Example: `  distlock token ci lock,see ci/`,
 		Args:    exactly(3, "three: NAME RIGHTS PREFIX, such as: ci lock,see ci/"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if strings.HasPrefix(args[0], "#") {
+				return usage("token: the name %s makes a comment of the line; want one without the #", quoted(args[0]))
+			}
 			var random [24]byte
 			rand.Read(random[:])
 			token := hex.EncodeToString(random[:])

@@ -230,6 +230,7 @@ func TestServeRefuses(t *testing.T) {
 		t.Error(text)
 	}
 	finishWith(t, url, 64, "token", "ci", "look", "*")
+	finishWith(t, url, 64, "token", "#ci", "lock", "*")
 }
 
 // Errors that net/http logs are reported, but not those that any stranger can cause.

@@ -323,7 +323,7 @@ func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) ch
 	return r
 }
 
-func oneLine(err error) string { return plain(strings.ReplaceAll(err.Error(), "\n", "; ")) }
+func oneLine(err error) string { return plain(joinLines(err.Error())) }
 
 // probe returns an error if the server can't be reached: the check may have failed for that.
 func probe(ctx context.Context, h *drivertest.Harness) error {
