@@ -28,12 +28,12 @@ func Multi(locks ...Locker) *MultiLock {
 		}
 		m.locks = append(m.locks, l.one())
 	}
-	slices.SortStableFunc(m.locks, byPlace)
+	slices.SortStableFunc(m.locks, byOrder)
 	m.bad = m.check()
 	return m
 }
 
-func byPlace(a, b lock) int {
+func byOrder(a, b lock) int {
 	return cmp.Or(cmp.Compare(a.s.name, b.s.name), cmp.Compare(a.c.caps.Name, b.c.caps.Name))
 }
 
@@ -42,7 +42,7 @@ func (m *MultiLock) check() error {
 		return invalid("no locks to take")
 	}
 	for i, l := range m.locks[1:] {
-		if byPlace(m.locks[i], l) == 0 {
+		if byOrder(m.locks[i], l) == 0 {
 			return invalid("lock %s of %s is named twice", driver.Quote(l.s.name), l.c.caps.Name)
 		}
 	}

@@ -129,7 +129,7 @@ func TestManyHoldsAfterAnOutage(t *testing.T) {
 }
 
 // A hold that waits for a retry can be extended and unlocked meanwhile.
-func TestInDoubtAndExtended(t *testing.T) {
+func TestUnknownAndExtended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend := &blocking{}
 		r := newRig()

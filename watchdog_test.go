@@ -60,7 +60,7 @@ func TestFirstRenewalAtAThirdOfTheTTL(t *testing.T) {
 
 // A renewal without an answer is retried until the deadline. The lease ends exactly then: TTL less
 // margin, counted from before the request for the grant.
-func TestLostOnDoubt(t *testing.T) {
+func TestLostWithoutAnAnswer(t *testing.T) {
 	renewals := map[string]func(context.Context, []driver.Hold, renewer) []error{
 		"black hole": blackHole,
 		"error": func(_ context.Context, holds []driver.Hold, _ renewer) []error {
@@ -70,12 +70,12 @@ func TestLostOnDoubt(t *testing.T) {
 	}
 	for name, renew := range renewals {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { lostOnDoubt(t, renew) })
+			synctest.Test(t, func(t *testing.T) { lostWithoutAnAnswer(t, renew) })
 		})
 	}
 }
 
-func lostOnDoubt(t *testing.T, renew func(context.Context, []driver.Hold, renewer) []error) {
+func lostWithoutAnAnswer(t *testing.T, renew func(context.Context, []driver.Hold, renewer) []error) {
 	r := newRig()
 	r.renew = renew
 	r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {

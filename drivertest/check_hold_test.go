@@ -255,9 +255,9 @@ var holdMutants = []mutant{{
 		}
 	},
 }, {
-	"ErrLost on a mere network error", "ctx/renew", lostOnDoubt,
+	"ErrLost on a mere network error", "ctx/renew", lostWithoutAnAnswer,
 }, {
-	"ErrLost on a mere network error, when it breaks", "cut/renew", lostOnDoubt,
+	"ErrLost on a mere network error, when it breaks", "cut/renew", lostWithoutAnAnswer,
 }, {
 	"release by anyone", "release/only-by-owner",
 	func(_ *lab, p *patched) {
@@ -392,7 +392,7 @@ func revive(l *lab, p *patched, h driver.Hold) error {
 	return err
 }
 
-func lostOnDoubt(_ *lab, p *patched) {
+func lostWithoutAnAnswer(_ *lab, p *patched) {
 	renew := p.renew
 	p.renew = func(ctx context.Context, holds []driver.Hold) []error {
 		errs := renew(ctx, holds)

@@ -77,7 +77,7 @@ func oneSlot(name string) error {
 	if tag, ok := redisconn.HashTag(name); ok && tag != "" {
 		return nil
 	}
-	return fmt.Errorf("%w: the name %s: a Redis Cluster takes what stands between the first { and the next } as the place of a lock's keys, and here there is nothing: want a name without braces, or such as a{b}c",
+	return fmt.Errorf("%w: the name %s: a Redis Cluster takes what stands between the first { and the next } as what decides on the slot of a lock's keys, and here there is nothing: want a name without braces, or such as a{b}c",
 		driver.ErrInvalid, driver.Quote(name))
 }
 

@@ -73,7 +73,7 @@ func (s acknowledged) renew(ctx context.Context, x renewBatch) []error {
 func (s acknowledged) runAcked(ctx context.Context, script *script, c call) (reply any, missing, err error) {
 	var acks redisconn.Answer
 	reply, err = s.runBy(ctx, script, c, func(command []string) (any, error) {
-		got := sendAcked(ctx, s.client, c.place(), [][]string{command, s.replicas.command()})
+		got := sendAcked(ctx, s.client, c.routingKey(), [][]string{command, s.replicas.command()})
 		acks = got[1]
 		return got[0].Reply, got[0].Err
 	})

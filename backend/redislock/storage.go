@@ -370,12 +370,12 @@ func callOf(keys, args []string) call {
 
 func (c *call) add(args ...string) { c.words = append(c.words, args...) }
 
-// place returns the key that says where the script runs.
-func (c *call) place() string { return c.words[beforeKeys] }
+// routingKey returns the key that says where the script runs.
+func (c *call) routingKey() string { return c.words[beforeKeys] }
 
 // run runs a script at the server that has its first key.
 func (s *store) run(ctx context.Context, script *script, c call) (any, error) {
-	return s.runBy(ctx, script, c, func(command []string) (any, error) { return s.client.Do(ctx, c.place(), command) })
+	return s.runBy(ctx, script, c, func(command []string) (any, error) { return s.client.Do(ctx, c.routingKey(), command) })
 }
 
 // runBy runs a script that send sends.

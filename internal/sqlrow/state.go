@@ -153,11 +153,11 @@ func (r Row) records() ([]claimRecord, error) {
 
 // check returns an error if the row contradicts itself.
 func (r Row) check(list []claimRecord) error {
-	lined := r.Kind == driver.Counted || r.Kind.Alone()
+	hasClaims := r.Kind == driver.Counted || r.Kind.Alone()
 	switch {
 	case r.Rev < 0 || r.Rev == 0 && r.Name != "" || r.Number < 0 || r.Number > MaxNumber:
 		return fmt.Errorf("rev %d, number %d", r.Rev, r.Number)
-	case len(list) > 0 && !lined:
+	case len(list) > 0 && !hasClaims:
 		return fmt.Errorf("kind %d", r.Kind)
 	}
 	for _, e := range list {

@@ -55,7 +55,7 @@ func BesideALockedRow(t *testing.T, b, other driver.Backend, mode driver.Mode, l
 			round++
 		}
 	}
-	inDoubt(t, b, stuck.Hold, holds[0])
+	wantUnknown(t, b, stuck.Hold, holds[0])
 	for _, h := range holds {
 		if err := b.Release(t.Context(), h); err != nil && !errors.Is(err, driver.ErrLost) {
 			t.Error(err)
@@ -77,9 +77,9 @@ func renewBeside(t *testing.T, b driver.Backend, holds []driver.Hold) []error {
 	return errs
 }
 
-// inDoubt wants the renewal of stuck to be unknown for longer than stuck lives, and the renewal of
+// wantUnknown wants the renewal of stuck to be unknown for longer than stuck lives, and the renewal of
 // free, in the same calls, to succeed.
-func inDoubt(t *testing.T, b driver.Backend, stuck, free driver.Hold) {
+func wantUnknown(t *testing.T, b driver.Backend, stuck, free driver.Hold) {
 	t.Helper()
 	Acquire(t, b, driver.Request{Hold: free, Fences: 1})
 	stuck.TTL, free.TTL = 2*time.Hour, 2*time.Hour

@@ -240,7 +240,7 @@ func newRunOptions() *runOptions {
 // addWaitFlags adds the flags that run and lock have.
 func (o *runOptions) addWaitFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Var(duration(&o.wait, true), "wait", "give up after this time (default: wait as long as it takes)")
+	f.Var(duration(&o.wait, true), "wait", "give up after this time (default: wait as long as it takes, but not for a server that can't be reached)")
 	f.BoolVar(&o.noWait, "no-wait", false, "give up at once if another client holds the lock")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that use --shared")
 	f.Var(number(&o.permits, 1, maxPermits), "permits", "number of clients that may hold the lock at once; all must use the same number")
