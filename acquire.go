@@ -89,9 +89,11 @@ func (k *contender) contend() (*Lease, error) {
 	}
 	for {
 		lease, err := k.attempt()
-		switch {
-		case lease != nil:
+		if lease != nil {
 			return lease, nil
+		}
+		k.recordOwner(err)
+		switch {
 		case driver.Final(err) && k.env.isClosed():
 			return nil, k.giveUp(fail(k.op, k.s.name, ErrClosed))
 		case driver.Final(err):
@@ -232,16 +234,29 @@ func (k *contender) enterQueue(h *hold, rtt time.Duration) {
 	g.promote()
 }
 
+// recordOwner records what an attempt may have left to its Owner. If the attempt has released that, the next one has
+// a fresh Owner: a revocation, or a message to the place in a queue, was for the old one.
+func (k *contender) recordOwner(err error) {
+	held := errors.Is(err, ErrHeld)
+	if !driver.Final(err) && !errors.Is(err, driver.ErrUnsent) && (!held || k.takesPlace()) {
+		k.unknown = true // an attempt without an answer may land after later ones were answered
+	}
+	if !errors.Is(err, driver.ErrSpent) {
+		return
+	}
+	k.revoke = nil
+	if k.watch != nil && !held && k.takesPlace() {
+		k.watch.Close()
+		k.watch = nil
+	}
+	k.dropOwner()
+}
+
 // recordAnswer records the answer to an attempt.
 func (k *contender) recordAnswer(err error) {
 	held := errors.Is(err, ErrHeld)
 	if held {
 		k.streak = handoffStreak{}
-	}
-	// An attempt without an answer may land after later ones were answered.
-	k.unknown = k.unknown || !errors.Is(err, driver.ErrUnsent) && (!held || k.takesPlace())
-	if errors.Is(err, driver.ErrSpent) {
-		k.dropOwner()
 	}
 	if k.ctx.Err() != nil && !held {
 		err = cmp.Or(k.last, renew.ErrNoAnswer)

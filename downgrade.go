@@ -85,6 +85,8 @@ func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant drive
 		defer call.End()
 		grant, err = h.env.backend.Acquire(call, r)
 		switch {
+		case errors.Is(err, driver.ErrSpent):
+			return fmt.Errorf("%w: %v", ErrLost, err)
 		case errors.Is(err, ErrHeld):
 			// No other Owner can hold beside a writer. A grant after this would be a new hold.
 			return fmt.Errorf("%w: %v", ErrLost, err)

@@ -212,6 +212,9 @@ func (l *Lease) Deadline() time.Time { return l.h.env.base.Add(l.h.life.Trust())
 // the background, and the lock ends with its TTL at the latest. Another call returns at once:
 // ErrLost if the lease had been lost before the first, else nil.
 func (l *Lease) Unlock(ctx context.Context) error {
+	if ctx == nil {
+		ctx = context.Background() // a panic now would keep the lock
+	}
 	core := l.core()
 	ended := core.end(ErrReleased)
 	runtime.KeepAlive(l) // it was in use until then

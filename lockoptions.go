@@ -224,6 +224,8 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return invalid("MinHold %v is above the maximum of %s, %v", s.minHold, caps.Name, caps.Longest())
 	case s.terms.MaxHold > 0 && s.minHold > s.terms.MaxHold:
 		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.terms.MaxHold)
+	case s.warn == nil && s.terms.WarnBefore != 0:
+		return invalid("WarnBefore %v without a function; want one to call", s.terms.WarnBefore)
 	case s.warn != nil && (s.terms.WarnBefore <= 0 || s.terms.WarnBefore >= s.terms.TTL-s.terms.Margin):
 		return invalid("WarnBefore %v; want it between 0 and TTL less margin, %v", s.terms.WarnBefore, s.terms.TTL-s.terms.Margin)
 	}

@@ -293,14 +293,22 @@ func runUnder(held interface {
 }
 
 // join joins the error of the work with the error of the lock, unless both say the same: the work
-// returned the cause of its context.
+// returned the cause of its context, the loss.
 func join(work, lock error) error {
-	e := (*Error)(nil)
 	switch {
-	case lock == nil, errors.As(lock, &e) && e.Err != nil && errors.Is(work, e.Err):
+	case lock == nil, repeatsLoss(work, lock):
 		return work
 	case work == nil:
 		return lock
 	}
 	return errors.Join(work, lock)
+}
+
+// repeatsLoss reports whether the error of a lock, or of each of several, is a loss that the work has returned.
+func repeatsLoss(work, lock error) bool {
+	if all, ok := lock.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(all.Unwrap(), func(one error) bool { return !repeatsLoss(work, one) })
+	}
+	e, ok := lock.(*Error)
+	return ok && errors.Is(e, ErrLost) && e.Err != nil && errors.Is(work, e.Err)
 }

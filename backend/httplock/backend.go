@@ -118,6 +118,9 @@ func (b *Backend) checkHold(h driver.Hold) error {
 // fail wraps the error of a call. A HeldError stays as it is.
 func fail(what, name string, err error) error {
 	if held := (*driver.HeldError)(nil); errors.As(err, &held) {
+		if errors.Is(err, driver.ErrSpent) {
+			return driver.Spent(held)
+		}
 		return held
 	}
 	return fmt.Errorf("httplock: %s %s %w", what, driver.Quote(name), err)

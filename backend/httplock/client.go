@@ -111,7 +111,7 @@ func (c *client) do(ctx context.Context, q request) (*answer, error) {
 
 // isFact reports whether a server works and has decided.
 func isFact(err error) bool {
-	return errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) || driver.Final(err)
+	return errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrSpent) || driver.Final(err)
 }
 
 // leave makes the server after s the current one, unless s is not it, or the caller only lost patience.
@@ -138,9 +138,18 @@ func (c *client) call(ctx context.Context, q request, read func(body io.Reader) 
 	}
 	if err := read(a.Body); err != nil {
 		c.leave(ctx, a.from)
-		return tried{{a.from, err}}
+		return tried{{a.from, noAnswer(ctx, err)}}
 	}
 	return nil
+}
+
+// noAnswer returns the error of a request whose answer ctx may have cut short. net/http reports the cause of
+// ctx then, which is the caller's: as part of the error it would pass for an answer of the server.
+func noAnswer(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("no answer: %w (%v)", ctx.Err(), err)
 }
 
 func decode(body io.Reader, out any) error {
@@ -271,7 +280,7 @@ func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (resp *ht
 	case err == nil:
 		return resp, token, nil
 	case ctx.Err() != nil:
-		err = fmt.Errorf("no answer: %w", err)
+		err = noAnswer(ctx, err)
 	default:
 		s.verified.Store(false)
 	}

@@ -140,7 +140,7 @@ func (c *client) renew(ctx context.Context, body []byte, each func(*endpoint, ht
 	err = errNoLine
 	switch {
 	case lines.Err() != nil: // so the last line may be half a line
-		err = fmt.Errorf("the answer broke off: %w", lines.Err())
+		err = noAnswer(ctx, fmt.Errorf("the answer broke off: %w", lines.Err()))
 	case malformed:
 		err = errors.New("the answer is malformed")
 	}

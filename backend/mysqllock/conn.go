@@ -39,14 +39,15 @@ type connDialect struct {
 }
 
 // hash returns a lock's key in its rows and for GET_LOCK, which has room for 64 characters and may
-// ignore case. The table's name is a part of it.
+// ignore case. The table's full name is a part of it: two tables are two sets of locks. The server's name is none, since
+// clients that opened before and after a failover must exclude each other.
 func (c *connDialect) hash(name string) string {
-	sum := sha256.Sum256([]byte("distlock\x00" + c.opts.Table + "\x00" + name))
+	sum := sha256.Sum256([]byte("distlock\x00" + c.fullTable + "\x00" + name))
 	return hex.EncodeToString(sum[:])
 }
 
-// Key returns a hash that also differs between databases of one server.
-func (c *connDialect) Key(name string) string { return c.hash(c.name + "\x00" + name) }
+// Key returns the hash.
+func (c *connDialect) Key(name string) string { return c.hash(name) }
 
 // connTable is the table of Session and ForUpdate.
 func connTable(o Options) tableSpec {

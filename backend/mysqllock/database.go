@@ -17,7 +17,10 @@ type database struct {
 	tables []tableSpec
 	server server
 	name   string // for Caps.Name: the same from every process
-	owned  bool   // db was made by Open
+
+	// fullTable is opts.Table with its schema, as the server compares them.
+	fullTable string
+	owned     bool // db was made by Open
 }
 
 // strategy is a way to keep locks. Its methods of Watcher and Inspector may return driver.ErrSkip.
@@ -41,14 +44,20 @@ type server struct {
 // probe reads the server's properties, and refuses a server that can't keep locks.
 func (s *database) probe(ctx context.Context) error {
 	var text, host, database, readOnly, mode, charset string
-	var port, autocommit, packet int
+	var port, autocommit, packet, lower int
 	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), @@autocommit, "+
-		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection, @@max_allowed_packet")
-	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset, &packet); err != nil {
+		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection, @@max_allowed_packet, @@lower_case_table_names")
+	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset, &packet, &lower); err != nil {
 		return openError(s.opts, err)
 	}
 	s.server = readVersion(text)
 	s.server.charset, s.server.packet = charset, packet
+	if s.fullTable = s.opts.Table; !strings.Contains(s.fullTable, ".") {
+		s.fullTable = database + "." + s.fullTable
+	}
+	if lower != 0 {
+		s.fullTable = strings.ToLower(s.fullTable)
+	}
 	s.name = fmt.Sprintf("mysql://%s:%d/%s?table=%s", host, port, database, s.opts.Table)
 	if err := s.server.check(); err != nil {
 		return err

@@ -25,10 +25,11 @@ type advisory struct{ *connlock.Backend }
 
 // newAdvisory makes strategy Advisory.
 func newAdvisory(ctx context.Context, db *database) (advisory, error) {
-	d := newAdvisoryDialect(db)
-	if _, err := db.ensureTable(ctx, advisoryTable(db.opts.Table)); err != nil {
+	t, err := db.ensureTable(ctx, advisoryTable(db.opts.Table))
+	if err != nil {
 		return advisory{}, err
 	}
+	d := newAdvisoryDialect(db, t.path)
 	b, err := connlock.New(ctx, connlock.Config{
 		DB: db.db, Dialect: d, Package: "pglock", Name: db.name,
 		OnePerConn: d.ofTx, SeparateNumbers: d.ofTx || d.staysInTx,
@@ -45,12 +46,14 @@ type advisoryDialect struct {
 	// nothing back. Before version 14 the server ends silent connections only in transactions.
 	staysInTx bool
 
+	path string // of the table: schema and name
+
 	sqlNumber string // writes the number of a grant
 	sqlTry    string // tries a lock, and writes the number
 	meta      metajson.Cache
 }
 
-func newAdvisoryDialect(db *database) *advisoryDialect {
+func newAdvisoryDialect(db *database, path string) *advisoryDialect {
 	table := quote(db.opts.Table)
 	write := `INSERT INTO ` + table + ` AS t (k, name, number, owner, link, since, meta) %s
 		ON CONFLICT (k) DO UPDATE SET number = greatest(t.number + 1, excluded.number), owner = excluded.owner, link = excluded.link,
@@ -58,7 +61,7 @@ func newAdvisoryDialect(db *database) *advisoryDialect {
 	const row = `$1::bytea, $2::text, ` + clock + `, $3::text, $4::text, ` + clock + `, $5::text`
 	ofTx := db.opts.Level == Transaction
 	return &advisoryDialect{
-		database: db, ofTx: ofTx, staysInTx: !ofTx && db.version < 14_00_00,
+		database: db, path: path, ofTx: ofTx, staysInTx: !ofTx && db.version < 14_00_00,
 		sqlNumber: fmt.Sprintf(write, `VALUES (`+row+`)`),
 		sqlTry: `WITH got AS MATERIALIZED (SELECT pg_try_advisory_lock($6::bigint) AS ok), fence AS (` +
 			fmt.Sprintf(write, `SELECT `+row+` FROM got WHERE ok`) +
@@ -66,10 +69,10 @@ func newAdvisoryDialect(db *database) *advisoryDialect {
 	}
 }
 
-// hash identifies a lock's row. The table's name is part of it, since locks of different tables do not
-// exclude each other.
+// hash identifies a lock's row. The table's path is part of it, since locks of different tables do not
+// exclude each other, and a table may be named in several ways.
 func (d *advisoryDialect) hash(name string) []byte {
-	sum := sha256.Sum256([]byte("distlock\x00" + d.opts.Table + "\x00" + name))
+	sum := sha256.Sum256([]byte("distlock\x00" + d.path + "\x00" + name))
 	return sum[:]
 }
 

@@ -293,7 +293,7 @@ func TestLongLeaseOutlastsAnAttemptOnTheOldest(t *testing.T) {
 
 func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level Level) {
 	b := open(t, with(t, pg.Database(t), "strategy", "advisory", "level", string(level), "create", "true"))
-	d := newAdvisoryDialect(b.database)
+	d := newAdvisoryDialect(b.database, "")
 	held, refused := pinLink(t, d), pinLink(t, d)
 	l := connlock.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Probe: true}
 	wantTaken(t, held, l, true)

@@ -35,9 +35,12 @@ type rowDialect struct {
 }
 
 func (d *rowDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
-	_, err = d.scanOne(ctx, d.sql.take, []any{&number}, keyOf(t.Name), t.Owner, int64(t.Kind), t.TTL.Microseconds(),
+	found, err := d.scanOne(ctx, d.sql.take, []any{&number}, keyOf(t.Name), t.Owner, int64(t.Kind), t.TTL.Microseconds(),
 		string(t.Meta), int64(sqlrow.MaxNumber))
-	return number, err
+	if err != nil || !found { // the number may be that of a try that was rolled back
+		return 0, err
+	}
+	return number, nil
 }
 
 func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {

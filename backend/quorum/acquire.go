@@ -176,12 +176,15 @@ func (bt *ballot) count() (driver.Grant, error, bool) {
 		return bt.refused(t)
 	case bt.b.worthWaiting(bt.votes.asked):
 		return driver.Grant{}, nil, false
-	case bt.known || bt.last > 0 || t.held == 0 || t.yes+t.held+t.final < q:
+	case bt.known || bt.mayDowngrade() || bt.last > 0 || t.held == 0 || t.yes+t.held+t.final < q:
 		return driver.Grant{}, bt.unknown(nil), true
 	}
 	// Some members are silent, and neither side has a majority of the others.
 	return bt.refused(t)
 }
+
+// maxSpan is the maximum of fences of a grant: each grant uses up so many at every member.
+const maxSpan = 1 << 20
 
 // chooseFences chooses the fences once a majority has granted: not below any that a member has
 // granted, and so above the fences of the previous holder, which had raised one of these members.
@@ -193,7 +196,7 @@ func (bt *ballot) chooseFences() {
 	}
 	span := uint64(1)
 	if bt.r.Mode.Alone() {
-		span = max(bt.r.Fences, 1)
+		span = min(max(bt.r.Fences, 1), maxSpan)
 	}
 	bt.last = max(bt.first+span-1, 1)
 	for i := range bt.votes {

@@ -95,6 +95,7 @@ func (hs *grantedHolds) renewed(r driver.Hold, until time.Time) {
 			until = later(until, h.until)
 		}
 		h.request.TTL, h.until, h.last = r.TTL, until, max(h.last, r.Floor)
+		h.request.Mode = r.Mode // another connection may have downgraded it
 	})
 }
 

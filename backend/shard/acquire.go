@@ -151,7 +151,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	return err
 }
 
-// release releases at one or both members. The hold is lost only if no member had it.
+// release releases at one or both members. The hold is lost if one of them did not have it.
 func (b *Backend) release(ctx context.Context, t target, h driver.Hold) error {
 	lost, unknown := 0, error(nil)
 	for _, m := range t.members() {
@@ -164,7 +164,7 @@ func (b *Backend) release(ctx context.Context, t target, h driver.Hold) error {
 			}
 		}
 	}
-	if unknown == nil && lost == len(t.members()) {
+	if unknown == nil && lost > 0 {
 		return fmt.Errorf("shard: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 	}
 	return unknown

@@ -356,6 +356,9 @@ func (r *registration) register(ctx context.Context, h driver.Hold) (driver.Hold
 	h.TTL = r.ownerTTL // an Owner repeats the same request
 	owner := h.Owner
 	h, conflict, err := r.acquire(ctx, h, func() { r.lost(owner) })
+	if errors.Is(err, driver.ErrSpent) {
+		r.lost(owner) // the next attempt needs a fresh one
+	}
 	if conflict == nil {
 		return h, err
 	}

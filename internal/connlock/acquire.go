@@ -71,9 +71,14 @@ func (c *lockConn) tryLock(ctx context.Context, l Lock) (h *connHold, number uin
 			c.undo(l, err)
 			return err
 		case ok:
+			var stale *connHold
+			number = n
 			c.b.mu.Lock()
-			defer c.b.mu.Unlock()
-			number, h = n, c.b.enterHold(c, l)
+			h, stale = c.b.enterHold(c, l)
+			c.b.mu.Unlock()
+			if stale != nil { // of a watch that was granted since this attempt began, and whose connection has ended
+				stale.notifyLost()
+			}
 		}
 		return nil
 	})

@@ -320,7 +320,9 @@ func (c *lockConn) lose(cause error, suspects ...string) {
 		gone = append(gone, h)
 		suspects = append(suspects, owner)
 		b.removeHold(h)
-		b.lost.add(owner)
+		if b.byOwner[owner] == nil {
+			b.lost.add(owner)
+		}
 	}
 	closed := b.closed
 	b.trackOrphan(c, suspects)
@@ -412,22 +414,33 @@ type connHold struct {
 	lost   bool
 }
 
-// enterHold adds a hold. b.mu is held.
-func (b *Backend) enterHold(c *lockConn, l Lock) *connHold {
-	h := &connHold{lock: l, conn: c, since: time.Now()}
+// enterHold adds a hold, and removes a stale one of the same key, whose connection has ended: the caller calls its
+// notifyLost. b.mu is held.
+func (b *Backend) enterHold(c *lockConn, l Lock) (h, stale *connHold) {
+	if stale = b.byKey[l.Key]; stale != nil {
+		b.removeHold(stale)
+	}
+	h = &connHold{lock: l, conn: c, since: time.Now()}
 	c.holds[l.Owner] = h
 	b.byOwner[l.Owner] = h
 	b.byKey[l.Key] = h
 	delete(b.committed, l.Owner)
 	delete(b.lost, l.Owner)
-	return h
+	return h, stale
 }
 
 // removeHold removes a hold. b.mu is held.
 func (b *Backend) removeHold(h *connHold) {
-	delete(h.conn.holds, h.lock.Owner)
-	delete(b.byOwner, h.lock.Owner)
-	delete(b.byKey, h.lock.Key)
+	deleteIf(h.conn.holds, h.lock.Owner, h)
+	deleteIf(b.byOwner, h.lock.Owner, h)
+	deleteIf(b.byKey, h.lock.Key, h)
+}
+
+// deleteIf deletes a hold from a map, unless another one has taken its place.
+func deleteIf(m map[string]*connHold, key string, h *connHold) {
+	if m[key] == h {
+		delete(m, key)
+	}
 }
 
 // holdOf returns an owner's hold of a name, or nil.

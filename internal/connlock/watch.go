@@ -170,11 +170,7 @@ func (w *queueWait) granted(c *lockConn) bool {
 		b.mu.Unlock()
 		return false
 	}
-	stale := b.byKey[w.lock.Key]
-	if stale != nil {
-		b.removeHold(stale)
-	}
-	b.enterHold(c, w.lock)
+	_, stale := b.enterHold(c, w.lock)
 	b.share(c)
 	b.mu.Unlock()
 	if stale != nil {

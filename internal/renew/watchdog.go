@@ -197,7 +197,8 @@ func (w *Watchdog) Claim(ctx context.Context, stop context.CancelFunc, h *Hold) 
 		case <-ctx.Done():
 		}
 	}
-	return Claim{}, context.Cause(ctx)
+	// The cause is the caller's. As part of the error it could say that h is lost.
+	return Claim{}, fmt.Errorf("%w (%v)", ctx.Err(), context.Cause(ctx))
 }
 
 // Claim is the right to call the backend for a hold.

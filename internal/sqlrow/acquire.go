@@ -36,11 +36,14 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		}
 	}
 	var g driver.Grant
+	holds := false
 	err = b.change(ctx, r.Name, func(s *state) (v decision) {
+		own, ok := s.Claim(r.Owner)
+		holds = ok && own.Holds()
 		g, v = s.decide(r, c)
 		return v
 	})
-	if errors.Is(err, ErrBusy) {
+	if errors.Is(err, ErrBusy) && !holds { // to a holder that would be false
 		err = &driver.HeldError{Retry: busyRetry}
 	}
 	if err != nil {

@@ -7,8 +7,8 @@ return batch(function(at, id, ttl, exact)
     return false
   end
   ends = exact and from + ttl or math.max(ends, from + ttl)
+  lengthen(KEYS[at + 1], ttl, exact) -- first: Redis without memory refuses ZADD unless the script has written
   redis.call('ZADD', KEYS[at + 2], ends, id)
-  lengthen(KEYS[at + 1], ttl, exact)
   if redis.call('PTTL', KEYS[at]) >= 0 then
     together(KEYS[at], KEYS[at + 2], ends)
   end
