@@ -2,6 +2,7 @@ package httplock
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -361,5 +362,55 @@ func TestNames(t *testing.T) {
 	}
 	if n := f.called("/v1/acquire"); n != 0 {
 		t.Errorf("%d were sent", n)
+	}
+}
+
+// The cause of a caller's context is no answer of a server: it may be the refusal of another lock.
+func TestCausesAreNoFacts(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{&driver.HeldError{}, driver.ErrLost, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed} {
+		f := newFake(t)
+		b := openAll(t, f)
+		until := func(path string) context.Context {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			called := untilCalled(t, f, path, 1)
+			go func() {
+				<-called.Done()
+				cancel(cause)
+			}()
+			return ctx
+		}
+		f.answer("/v1/acquire", silent)
+		_, err := b.Acquire(until("/v1/acquire"), requestFor("x"))
+		noFact(t, "an acquire without an answer", err)
+		f.answer("/v1/renew", func(w http.ResponseWriter, r *http.Request) {
+			f.mark(w)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		})
+		noFact(t, "a renewal without a line", b.Renew(until("/v1/renew"), holds(1))[0])
+	}
+}
+
+// A refusal says that the attempt has released its Owner.
+func TestRefusalOfAReleasedOwner(t *testing.T) {
+	t.Parallel()
+	f, next := newFake(t), newFake(t)
+	b := openAll(t, f, next)
+	for _, kind := range []httpwire.Kind{httpwire.Held, httpwire.Unsent} {
+		f.answer("/v1/acquire", func(w http.ResponseWriter, _ *http.Request) {
+			f.mark(w)
+			w.Header().Set("Content-Type", httpwire.ProblemType)
+			w.WriteHeader(http.StatusTeapot)
+			json.NewEncoder(w).Encode(httpwire.Problem{Kind: kind, Spent: true, Detail: "no"})
+		})
+		_, err := b.Acquire(t.Context(), requestFor("x"))
+		held := (*driver.HeldError)(nil)
+		if !errors.Is(err, driver.ErrSpent) || errors.As(err, &held) != (kind == httpwire.Held) {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+	if n := next.called("/v1/acquire"); n != 0 {
+		t.Errorf("the next server was asked %d times for a released Owner", n)
 	}
 }

@@ -1,6 +1,7 @@
 package shard_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -144,20 +145,27 @@ func TestARefusalAtTheNewMemberLeavesNothing(t *testing.T) {
 
 // A lock that is lost at one of its two members is lost, and released at the other.
 func TestHalfALockIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a", "b")
-		both := c.process("-a +b")
-		r := request("lock")
-		take(t, both, r)
-		if err := c.stores["b"].Connect().Release(t.Context(), r.Hold); err != nil {
-			t.Fatal(err)
-		}
-		if err := both.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
-			t.Errorf("renew: %v", err)
-		}
-		synctest.Wait()
-		take(t, both, request("lock"))
-	})
+	for what, call := range map[string]func(context.Context, driver.Backend, driver.Hold) error{
+		"renew": func(ctx context.Context, b driver.Backend, h driver.Hold) error {
+			return b.Renew(ctx, []driver.Hold{h})[0]
+		},
+		"release": func(ctx context.Context, b driver.Backend, h driver.Hold) error { return b.Release(ctx, h) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, "a", "b")
+			both := c.process("-a +b")
+			r := request("lock")
+			take(t, both, r)
+			if err := c.stores["b"].Connect().Release(t.Context(), r.Hold); err != nil {
+				t.Fatal(err)
+			}
+			if err := call(t.Context(), both, r.Hold); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s: %v", what, err)
+			}
+			synctest.Wait()
+			take(t, both, request("lock"))
+		})
+	}
 }
 
 // Two lists that differ by one member exclude each other, with any member down for each.
@@ -187,6 +195,22 @@ func TestAMemberForgets(t *testing.T) {
 		time.Sleep(time.Minute)
 		info, err := p.wires["a"].Inspect(t.Context(), "distlock:shard:")
 		if err != nil || len(info.Holders) != 1 || info.Holders[0].Meta["lists"] != "a,b,c" {
+			t.Errorf("%+v, %v", info, err)
+		}
+	})
+}
+
+// A registration whose Owner was released comes back with a fresh one.
+func TestRegistrationOfAReleasedOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b", "c")
+		p := c.process("a b c")
+		a := p.wires["a"]
+		a.spend(3)
+		a.replace(memlock.NewStore())
+		time.Sleep(time.Minute)
+		info, err := a.Inspect(t.Context(), "distlock:shard:")
+		if err != nil || len(info.Holders) != 1 || a.spends != 0 {
 			t.Errorf("%+v, %v", info, err)
 		}
 	})

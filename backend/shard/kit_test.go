@@ -68,6 +68,31 @@ type wire struct {
 	gone  error                    // returned by calls, which are not sent; nil: they are sent
 	fixed map[string]time.Duration // TTLs by Owner, beyond which Renew can't go, as in a session; nil: it can
 	other *memlock.Backend         // replaces the member after it lost its memory
+
+	spends int             // so many attempts release their Owners
+	spent  map[string]bool // these Owners
+}
+
+// spend makes the next attempts release their Owners.
+func (w *wire) spend(attempts int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.spends, w.spent = attempts, map[string]bool{}
+}
+
+// spendOne returns an error if an attempt releases its Owner, or repeats one that was released.
+func (w *wire) spendOne(owner string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.spent[owner]:
+		return fmt.Errorf("%w: the Owner was released", driver.ErrInvalid)
+	case w.spends > 0:
+		w.spends--
+		w.spent[owner] = true
+		return driver.Spent(errDown)
+	}
+	return nil
 }
 
 // replace makes the member lose its memory.
@@ -117,6 +142,9 @@ func (w *wire) pass(ctx context.Context) error {
 
 func (w *wire) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := w.pass(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := w.spendOne(r.Owner); err != nil {
 		return driver.Grant{}, err
 	}
 	g, err := w.to().Acquire(ctx, r)
