@@ -57,3 +57,62 @@ func TestSilentDowngradeThroughAnotherConnection(t *testing.T) {
 		}
 	})
 }
+
+// A downgrade that some members refuse and others leave without an answer, of a hold that this backend does not know,
+// leaves the writer its votes.
+func TestSplitDowngradeThroughAnotherConnection(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, c *cluster, one *quorum.Backend, _ *wire) {
+		two, w := c.process()
+		rival := request(driver.Write)
+		take(t, c.stores[2].Connect(), rival)
+		hold := request(driver.Write)
+		take(t, one, hold)
+		w.cut(1)
+		down := hold
+		down.Mode = driver.Read
+		_, err := two.Acquire(t.Context(), down)
+		isUnknown(t, "a downgrade without a majority", err)
+		synctest.Wait()
+		c.hasVotes(t, hold.Hold, 2)
+		w.restore()
+	})
+}
+
+// A vote of a hold that another connection has downgraded is won back as a reader's.
+func TestVotesAreWonBackForReading(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, c *cluster, one *quorum.Backend, w *wire) {
+		two, _ := c.process()
+		r := request(driver.Write)
+		take(t, one, r)
+		r.Mode = driver.Read
+		take(t, two, r)
+		c.stores[2] = memlock.NewStore()
+		w.replace(2, c.stores[2])
+		for range 3 {
+			if err := one.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		info, err := c.stores[2].Connect().Inspect(t.Context(), r.Name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Mode != driver.Read {
+			t.Errorf("%+v, %v; want a reader", info.Holders, err)
+		}
+	})
+}
+
+// A client that wants very many fences does not use them up.
+func TestFencesOfAGrantAreBounded(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, _ *cluster, b *quorum.Backend, _ *wire) {
+		for range 3 {
+			r := request(driver.Exclusive)
+			r.Fences = 1 << 62
+			if g := take(t, b, r); g.Fences == 0 || g.Fences > 1<<20 {
+				t.Errorf("%d fences", g.Fences)
+			}
+			if err := b.Release(t.Context(), r.Hold); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
