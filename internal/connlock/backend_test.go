@@ -255,3 +255,38 @@ func TestCallsAfterClose(t *testing.T) {
 		}
 	})
 }
+
+// A hold whose connection has ended takes nothing with it of the hold that another connection has got meanwhile.
+func TestStaleHoldLeavesItsSuccessor(t *testing.T) {
+	for _, same := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			f := &fakeServer{}
+			b := newFake(t, f, onePerConn)
+			first, other := request("x"), request("y")
+			take(t, b, first)
+			take(t, b, other)
+			gone, c := b.holdOf(first.Hold).conn, b.holdOf(other.Hold).conn
+			f.end(func(k *fakeConn) bool { return k == gone.conn.(*fakeConn) })
+			l := Lock{Name: "x", Key: f.Key("x"), Owner: lock.NewOwner(), SeparateNumber: true}
+			if same {
+				l.Owner = first.Owner
+			}
+			h, _, err := c.tryLock(t.Context(), l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gone.lose(errors.New("it was killed"))
+			b.mu.Lock()
+			byKey, byOwner, lost := b.byKey[l.Key], b.byOwner[l.Owner], b.lost[l.Owner]
+			b.mu.Unlock()
+			if byKey != h || byOwner != h || !lost.IsZero() {
+				t.Errorf("same owner %v: by key %v, by owner %v, lost %v; want the new hold", same, byKey == h, byOwner == h, lost)
+			}
+			wantHeld(t, b, request("x"))
+			if err := b.Release(t.Context(), lock.Hold{Name: "x", Owner: l.Owner}); err != nil {
+				t.Error(err)
+			}
+			take(t, b, request("x"))
+		})
+	}
+}

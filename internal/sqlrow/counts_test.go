@@ -204,6 +204,32 @@ func TestRowThatNeverRests(t *testing.T) {
 	}
 }
 
+// To the holder itself a row that never rests is no refusal: a downgrade would end a living lease.
+func TestDowngradeOfARowThatNeverRests(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	r := asks("rw", driver.Write)
+	if err := taking(t, b, r)(); err != nil {
+		t.Fatal(err)
+	}
+	f.before = func(what string) error {
+		if what == "swap" {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.put(f.rows[KeyOf("rw")])
+		}
+		return nil
+	}
+	r.Mode = driver.Read
+	if err := taking(t, b, r)(); !errors.Is(err, ErrBusy) || errors.Is(err, driver.ErrHeld) {
+		t.Errorf("%v; want an unknown outcome", err)
+	}
+	f.before = nil
+	if err := taking(t, b, r)(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A call that waits for its turn, or between two attempts, ends with its context.
 func TestLaneEndsWithContext(t *testing.T) {
 	f := newFake()
