@@ -493,3 +493,27 @@ func TestCommitOfWorkThatHasCommitted(t *testing.T) {
 		})
 	}
 }
+
+// One table is one set of locks, by whatever name it is known, and whatever the server was called when it was opened: a
+// client that opened before a failover excludes those that open after it.
+func TestLocksOfATableWithSeveralNames(t *testing.T) {
+	t.Parallel()
+	for _, s := range []Strategy{ForUpdate, Session} {
+		url, db := freshDatabase(t, s)
+		var schema string
+		if err := db.QueryRow("SELECT DATABASE()").Scan(&schema); err != nil {
+			t.Fatal(err)
+		}
+		one := connect(t, url)
+		take(t, one, request("x", long))
+		other := connect(t, url+"&table="+schema+"."+one.database.opts.Table)
+		if _, err := other.Acquire(t.Context(), request("x", long)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%s: the same table by another name: %v", s, err)
+		}
+		after := *one.database
+		after.name = "mysql://another-host:3306/"
+		if a, b := (&connDialect{database: one.database}).Key("x"), (&connDialect{database: &after}).Key("x"); a != b {
+			t.Errorf("%s: another key after a failover: %s, then %s", s, a, b)
+		}
+	}
+}

@@ -345,3 +345,13 @@ func silence(t *testing.T, k connlock.Conn) (d string) {
 	}
 	return d
 }
+
+// One table is one set of locks, by whatever name it is known.
+func TestAdvisoryLocksOfATableWithTwoNames(t *testing.T) {
+	t.Parallel()
+	url := with(t, fresh(t), "strategy", "advisory")
+	take(t, open(t, url), request("x"))
+	if _, err := open(t, with(t, url, "table", "public.distlock_fences")).Acquire(t.Context(), request("x")); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("the same table by another name: %v", err)
+	}
+}

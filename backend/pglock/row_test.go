@@ -2,8 +2,11 @@ package pglock
 
 import (
 	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 	"sync"
@@ -588,4 +591,53 @@ func TestAttemptThatIsOvertaken(t *testing.T) {
 	if err != nil || until < later {
 		t.Errorf("the hold ends %d µs too early, %v", later-until, err)
 	}
+}
+
+// An attempt that the server rolls back at its commit, after it has answered with the row, takes nothing.
+func TestTakeThatIsRolledBack(t *testing.T) {
+	t.Parallel()
+	db := sql.OpenDB(&abortingConnector{})
+	defer db.Close()
+	d := &rowDialect{&database{db: db}, &rowStatements{take: "take"}}
+	if number, err := d.Take(t.Context(), sqlrow.TakeRequest{Name: "x"}); number != 0 || err != nil {
+		t.Errorf("number %d, %v", number, err)
+	}
+}
+
+// abortingConnector has a server that answers the first statement with a row and then aborts it. Later ones find
+// none.
+type abortingConnector struct{ statements int }
+
+func (c *abortingConnector) Connect(context.Context) (sqldriver.Conn, error) { return abortingConn{c: c}, nil }
+func (c *abortingConnector) Driver() sqldriver.Driver                        { return nil }
+
+type abortingConn struct {
+	sqldriver.Conn
+	c *abortingConnector
+}
+
+func (abortingConn) Close() error { return nil }
+
+func (c abortingConn) QueryContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	c.c.statements++
+	return &abortedRows{found: c.c.statements == 1}, nil
+}
+
+type abortedRows struct{ found, read bool }
+
+func (r *abortedRows) Columns() []string { return []string{"number"} }
+
+func (r *abortedRows) Next(row []sqldriver.Value) error {
+	if !r.found || r.read {
+		return io.EOF
+	}
+	r.read, row[0] = true, int64(7)
+	return nil
+}
+
+func (r *abortedRows) Close() error {
+	if r.found {
+		return &pgconn.PgError{Code: conflict}
+	}
+	return nil
 }
