@@ -333,3 +333,39 @@ func TestLossIsAMastersWord(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A server without memory renews and releases what is held, and grants no locks.
+func TestRenewalsWithoutMemory(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	c := raw(t, srv.Addr())
+	for _, layout := range []Layout{String, Redisson} {
+		b := openOwn(t, srv.Addr(), Options{Layout: layout})
+		var all []driver.Request
+		for _, m := range allModes {
+			r := request(fmt.Sprint(layout, m), m)
+			if _, err := b.Acquire(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, r)
+		}
+		if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range all {
+			if err := errors.Join(b.Renew(t.Context(), []driver.Hold{r.Hold})...); err != nil {
+				t.Errorf("%v, layout %v: renew: %v", r.Mode, layout, err)
+			}
+			if err := b.Release(t.Context(), r.Hold); err != nil {
+				t.Errorf("%v, layout %v: release: %v", r.Mode, layout, err)
+			}
+			// Scripts for permits begin with a write that frees memory, after which Redis refuses nothing.
+			if _, err := b.Acquire(t.Context(), r); err == nil && r.Mode != driver.Counted {
+				t.Errorf("%v, layout %v: granted", r.Mode, layout)
+			}
+		}
+		if err := c.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
