@@ -199,7 +199,7 @@ func (b *Backend) recoverKey(ctx context.Context, o *ownerState, own *lockKey, r
 	}
 	b.owners.update(o, func() {
 		b.owners.setKey(o, own.key)
-		o.created = own.created
+		o.created, o.modified = own.created, own.modified
 	})
 	return l, nil
 }
@@ -382,7 +382,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 	ops := []clientv3.Op{getFolder(folder, clientv3.WithMaxCreateRev(o.created))}
 	cond := b.unmoved(o)
 	if write {
-		cond = modifiedAt(o.key, o.modified)
+		cond = o.unchanged()
 		b.owners.leaseChanging(o, l)
 		ops = append(ops, putKey(o.key, l, r, o.fence == 0))
 	}
@@ -434,7 +434,7 @@ func (b *Backend) checkBlocked(ctx context.Context, o *ownerState) error {
 // distinguish holds from places by it.
 func (b *Backend) rewriteKey(ctx context.Context, start time.Time, o *ownerState, l *lease, r *driver.Request) (driver.Grant, error) {
 	folder := b.folder(r.Name)
-	resp, err := b.client.Txn(ctx).If(modifiedAt(o.key, o.modified)).
+	resp, err := b.client.Txn(ctx).If(o.unchanged()).
 		Then(putKey(o.key, l, r, false)).Else(getFolder(folder)).Commit()
 	if err != nil {
 		return driver.Grant{}, b.leaseError(l, err)
@@ -483,9 +483,18 @@ func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *d
 // unmoved holds if the key is the one that was created, and, if other connections may move it, unchanged.
 func (b *Backend) unmoved(o *ownerState) clientv3.Cmp {
 	if b.detached {
-		return modifiedAt(o.key, o.modified)
+		return o.unchanged()
 	}
 	return createdAt(o.key, o.created)
+}
+
+// unchanged holds if the key is as this connection has last seen it. If that is not known, it must be the one that was
+// created: that no revision has modified it would mean that it is gone.
+func (o *ownerState) unchanged() clientv3.Cmp {
+	if o.modified == 0 {
+		return createdAt(o.key, o.created)
+	}
+	return modifiedAt(o.key, o.modified)
 }
 
 // passTurn deletes the place whose turn it is if it has been so for driver.TurnLife. A waiter that is granted

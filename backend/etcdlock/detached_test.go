@@ -383,3 +383,34 @@ func BenchmarkTakeOver(b *testing.B) {
 		}
 	}
 }
+
+// An attempt that has found the key of an earlier one, and whose own write got lost, grants nothing once that key is
+// gone: another hold may have come since.
+func TestRecoveredKeyThatIsGone(t *testing.T) {
+	t.Parallel()
+	for what, known := range map[string]bool{"its revision is known": true, "its revision is not known": false} {
+		one, two := detached(t), detached(t)
+		r := request("", driver.Exclusive)
+		acquire(t, one, r)
+		own := onlyKey(t, one, r.Name)
+		l, err := two.leases.forTTL(t.Context(), r.TTL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := two.owners.open(two.folder(r.Name), &r, l)
+		if err == nil {
+			_, err = two.recoverKey(t.Context(), o, &own, &r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !known {
+			two.owners.update(o, func() { o.modified = 0 })
+		}
+		release(t, one, r)
+		acquire(t, detached(t), request(r.Name, driver.Exclusive)) // under another key
+		if _, err := two.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%s: %v, want ErrHeld", what, err)
+		}
+	}
+}

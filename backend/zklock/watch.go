@@ -123,11 +123,18 @@ func (w *queueWatch) endTimer() {
 	}
 }
 
-// rearm arms the watch if it is not armed.
+// rearm arms the watch if it is not armed. An error wakes the Owner only if its session has ended: otherwise each of its
+// attempts would be followed by the next one at once, where the node before it may not be read.
 func (w *queueWatch) rearm() {
 	w.stopTimer()
-	if w.idle() && w.arm(w.b.life) != nil {
+	if !w.idle() {
+		return
+	}
+	switch err := w.arm(w.b.life); {
+	case sessionOver(err):
 		w.notify()
+	case err != nil:
+		w.startTimer()
 	}
 }
 
