@@ -123,18 +123,11 @@ func (w *queueWatch) endTimer() {
 	}
 }
 
-// rearm arms the watch if it is not armed. An error wakes the Owner only if its session has ended: otherwise each of its
-// attempts would be followed by the next one at once, where the node before it may not be read.
+// rearm arms the watch if it is not armed.
 func (w *queueWatch) rearm() {
 	w.stopTimer()
-	if !w.idle() {
-		return
-	}
-	switch err := w.arm(w.b.life); {
-	case sessionOver(err):
+	if w.idle() && w.arm(w.b.life) != nil {
 		w.notify()
-	case err != nil:
-		w.startTimer()
 	}
 }
 
