@@ -35,6 +35,7 @@ type Conn struct {
 	inFlight     []*rpc // written and unanswered, in the order of their answers
 	watches      watchTable
 	proof        proof
+	lastAgreed   time.Time // when a write was sent that succeeded
 	lastReceived time.Time // when the server last sent something
 	zxid         int64     // the last transaction that a server reported
 	xid          int32

@@ -185,3 +185,17 @@ func TestManyGoroutinesOnOneSession(t *testing.T) {
 		t.Errorf("left: %q, %+v, %v", names, stat, err)
 	}
 }
+
+// Writes that fail prove nothing, and stand in for no heartbeat.
+func TestHeartbeatsBesideFailingWrites(t *testing.T) {
+	t.Parallel()
+	const timeout = 4 * time.Second
+	c := dial(t, Config{Servers: []string{testserver.SharedZooKeeper(t).Addr()}, Timeout: timeout})
+	missing, first := place(t, c)+"/missing", c.Deadline()
+	eventually(t, "the session is confirmed", func() bool {
+		if err := c.Delete(soon(t), missing, -1); !errors.Is(err, ErrNoNode) {
+			t.Fatal(err)
+		}
+		return c.Deadline().After(first.Add(timeout))
+	})
+}

@@ -102,7 +102,7 @@ func (w *connectResponse) decode(d *decoder, own identity) error {
 type serverConn struct {
 	c        *Conn
 	net      net.Conn
-	lastBeat time.Time // when a write that needs a majority was last sent
+	lastBeat time.Time // when a heartbeat was last sent
 	closed   chan struct{}
 }
 
@@ -224,21 +224,22 @@ func (s *serverConn) nextWrite(buf []byte) (_ []byte, idle time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	every := c.proof.timeout / beatPart
-	if now.Sub(s.lastBeat) >= every {
+	last := s.lastBeat
+	if c.lastAgreed.After(last) {
+		last = c.lastAgreed
+	}
+	if now.Sub(last) >= every {
 		c.queue = append(c.queue, newHeartbeat())
-		s.lastBeat = now
+		s.lastBeat, last = now, now
 	}
 	n := 0
 	for ; n < len(c.queue) && len(buf) < maxFlush; n++ {
 		q := c.queue[n]
 		c.markSent(q, now)
 		buf = append(buf, q.frame...)
-		if q.commits() {
-			s.lastBeat = now
-		}
 	}
 	c.queue = slices.Delete(c.queue, 0, n)
-	idle = s.lastBeat.Add(every).Sub(now)
+	idle = last.Add(every).Sub(now)
 	if len(c.inFlight) > 0 {
 		answered := c.inFlight[0].sentAt
 		if c.lastReceived.After(answered) {
@@ -380,6 +381,7 @@ func (c *Conn) complete(q *rpc, code int32, err error) error {
 	c.mu.Lock()
 	if err == nil && q.commits() {
 		c.proof.agreed(q.sentAt)
+		c.lastAgreed = q.sentAt
 	}
 	c.proof.answered(q.sentAt, c.lastReceived)
 	c.finish(q, err)
