@@ -161,7 +161,7 @@ func (m *Memory) Enter(ctx context.Context, resource string, fence uint64) (leav
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("fence: %q is still in use under a smaller fence: %w", resource, context.Cause(ctx))
+			return nil, fmt.Errorf("fence: %q is still in use under a smaller fence: %w (%v)", resource, ctx.Err(), context.Cause(ctx))
 		}
 	}
 }

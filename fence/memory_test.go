@@ -163,3 +163,14 @@ func TestImportsTheStandardLibraryOnly(t *testing.T) {
 		}
 	}
 }
+
+// The cause of a caller's context is no refusal.
+func TestMemoryReturnsTheContextsError(t *testing.T) {
+	var m fence.Memory
+	defer enter(t, &m, 33)()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(fence.ErrStale)
+	if _, err := m.Enter(ctx, "a", 34); !errors.Is(err, context.Canceled) || errors.Is(err, fence.ErrStale) {
+		t.Error(err)
+	}
+}

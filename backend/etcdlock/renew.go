@@ -269,8 +269,11 @@ func (r *leaseRenewal) renewOther(h *driver.Hold) error {
 		return r.holdError(h, err, rpctypes.ErrLeaseNotFound)
 	}
 	if l != current {
-		_, err = r.attachLease(q[i].key, q[i].created, q[i].modified, l)
-		return r.holdError(h, err, driver.ErrLost)
+		answer, err := r.attachLease(q[i].key, q[i].created, q[i].modified, l)
+		if err != nil {
+			return r.holdError(h, err, driver.ErrLost)
+		}
+		term = answer.RaftTerm
 	}
 	return r.holdError(h, r.b.leases.ensureTerm(r.ctx, l, term), rpctypes.ErrLeaseNotFound)
 }

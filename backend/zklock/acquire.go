@@ -369,7 +369,10 @@ func (a *attempt) acquirePermit(ctx context.Context) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	if fence == 0 {
-		if fence, err = t.rewrite(ctx); err != nil {
+		if fence, err = t.rewrite(ctx); errors.Is(err, errNodeGone) {
+			err = t.startOver(ctx)
+		}
+		if err != nil {
 			return driver.Grant{}, err
 		}
 	}
