@@ -608,8 +608,10 @@ func TestTakeThatIsRolledBack(t *testing.T) {
 // none.
 type abortingConnector struct{ statements int }
 
-func (c *abortingConnector) Connect(context.Context) (sqldriver.Conn, error) { return abortingConn{c: c}, nil }
-func (c *abortingConnector) Driver() sqldriver.Driver                        { return nil }
+func (c *abortingConnector) Connect(context.Context) (sqldriver.Conn, error) {
+	return abortingConn{c: c}, nil
+}
+func (c *abortingConnector) Driver() sqldriver.Driver { return nil }
 
 type abortingConn struct {
 	sqldriver.Conn
