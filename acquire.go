@@ -431,13 +431,21 @@ func (k *contender) enqueue() (*Lease, error) {
 func (k *contender) tryThenEnqueue() (*Lease, error) {
 	k.once = true
 	lease, err := k.contend()
-	if lease != nil || k.ctx.Err() != nil || !errors.Is(err, ErrHeld) && !errors.Is(err, ErrUnavailable) {
+	e := (*Error)(nil)
+	if lease != nil || !errors.Is(err, ErrHeld) && !errors.Is(err, ErrUnavailable) || !errors.As(err, &e) {
 		return lease, err
+	}
+	k.last = e.Err // which the caller wants to know, however the wait ends
+	if k.ctx.Err() != nil {
+		return nil, k.cut()
 	}
 	k.once = false
 	sh := k.queues.shard(k.s.name)
 	sh.mu.Lock()
 	w := k.join(k.queues.queueOf(sh, k.s.name))
+	if !k.queue.contender {
+		k.queue.refusal = k.last
+	}
 	k.queue.promote()
 	sh.mu.Unlock()
 	return k.await(w)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,5 +76,34 @@ func TestRetryAfterCenturies(t *testing.T) {
 		if n := b.acquires.Load(); n > 1000 {
 			t.Errorf("%d attempts in ten seconds", n)
 		}
+	})
+}
+
+// A reader that waits knows the answer to its first attempt, which it has made beside the queue.
+func TestReaderKnowsItsFirstAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		writer := mustLock(t, client(t, store.Connect(), nil).RWMutex("x"))
+		r := &rig{Backend: store.Connect()}
+		var attempts atomic.Int32
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			if attempts.Add(1) > 1 {
+				<-ctx.Done()
+				return driver.Grant{}, ctx.Err()
+			}
+			return next(ctx, req)
+		}
+		var waits []distlock.Event
+		c := client(t, r, &distlock.Options{Observer: &distlock.Observer{Waiting: func(e distlock.Event) { waits = append(waits, e) }}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.RWMutex("x").RLock(ctx)
+		if !errors.Is(err, distlock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v; want that it is held, and the deadline", err)
+		}
+		if len(waits) != 1 || waits[0].Blocker == nil {
+			t.Errorf("it waits for %+v; want the writer", waits)
+		}
+		mustUnlock(t, writer)
 	})
 }

@@ -161,7 +161,11 @@ func (m *Memory) Enter(ctx context.Context, resource string, fence uint64) (leav
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("fence: %q is still in use under a smaller fence: %w (%v)", resource, ctx.Err(), context.Cause(ctx))
+			err := ctx.Err()
+			if cause := context.Cause(ctx); cause != err {
+				err = fmt.Errorf("%w (%v)", err, cause)
+			}
+			return nil, fmt.Errorf("fence: %q is still in use under a smaller fence: %w", resource, err)
 		}
 	}
 }

@@ -146,10 +146,14 @@ func (c *client) call(ctx context.Context, q request, read func(body io.Reader) 
 // noAnswer returns the error of a request whose answer ctx may have cut short. net/http reports the cause of
 // ctx then, which is the caller's: as part of the error it would pass for an answer of the server.
 func noAnswer(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
+	switch why := ctx.Err(); {
+	case why == nil:
 		return err
+	case err == why:
+		return fmt.Errorf("no answer: %w", why)
+	default:
+		return fmt.Errorf("no answer: %w (%v)", why, err)
 	}
-	return fmt.Errorf("no answer: %w (%v)", ctx.Err(), err)
 }
 
 func decode(body io.Reader, out any) error {

@@ -197,8 +197,11 @@ func (w *Watchdog) Claim(ctx context.Context, stop context.CancelFunc, h *Hold) 
 		case <-ctx.Done():
 		}
 	}
-	// The cause is the caller's. As part of the error it could say that h is lost.
-	return Claim{}, fmt.Errorf("%w (%v)", ctx.Err(), context.Cause(ctx))
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		// It is the caller's. As part of the error it could say that h is lost.
+		return Claim{}, fmt.Errorf("%w (%v)", ctx.Err(), cause)
+	}
+	return Claim{}, ctx.Err()
 }
 
 // Claim is the right to call the backend for a hold.
