@@ -435,8 +435,11 @@ func (k *contender) tryThenEnqueue() (*Lease, error) {
 	if lease != nil || !errors.Is(err, ErrHeld) && !errors.Is(err, ErrUnavailable) || !errors.As(err, &e) {
 		return lease, err
 	}
-	k.last = e.Err // which the caller wants to know, however the wait ends
-	if k.ctx.Err() != nil {
+	ended := k.ctx.Err()
+	if ended != nil && errors.Is(err, ended) {
+		return nil, err
+	}
+	if k.last = e.Err; ended != nil {
 		return nil, k.cut()
 	}
 	k.once = false

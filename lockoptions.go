@@ -77,7 +77,7 @@ func MinHold(d time.Duration) LockOption {
 
 // WarnBefore calls f, in a goroutine of its own, when the lease is going to be lost in d because it
 // could not be renewed. f is called at most once until a renewal succeeds. Use it to bring work to
-// a safe point.
+// a safe point. Without f it is ErrInvalid.
 func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
 	return LockOption{func(s *spec) { s.terms.WarnBefore, s.warn = d, f }}
 }

@@ -306,9 +306,9 @@ func join(work, lock error) error {
 
 // repeatsLoss reports whether the error of a lock, or of each of several, is a loss that the work has returned.
 func repeatsLoss(work, lock error) bool {
-	if all, ok := lock.(interface{ Unwrap() []error }); ok {
-		return !slices.ContainsFunc(all.Unwrap(), func(one error) bool { return !repeatsLoss(work, one) })
+	if e, ok := lock.(*Error); ok {
+		return errors.Is(e, ErrLost) && e.Err != nil && errors.Is(work, e.Err)
 	}
-	e, ok := lock.(*Error)
-	return ok && errors.Is(e, ErrLost) && e.Err != nil && errors.Is(work, e.Err)
+	all, ok := lock.(interface{ Unwrap() []error })
+	return ok && !slices.ContainsFunc(all.Unwrap(), func(one error) bool { return !repeatsLoss(work, one) })
 }

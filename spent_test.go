@@ -170,6 +170,27 @@ func TestErrorsOfSeveralLocks(t *testing.T) {
 		if !errors.Is(err, distlock.ErrLost) || !errors.Is(err, distlock.ErrUnavailable) {
 			t.Errorf("got %v; want the loss of b, and that a was not released", err)
 		}
+		r.set(func(r *rig) { r.release = nil })
+		for what, lock := range map[string]interface {
+			Do(context.Context, func(context.Context) error) error
+		}{"one": c.Mutex("d"), "several": distlock.Multi(c.Mutex("d"), c.Mutex("e"))} {
+			var cause error
+			err = lock.Do(t.Context(), func(ctx context.Context) error {
+				info, err := c.Inspect(ctx, "d")
+				if err == nil {
+					err = c.ForceUnlock(ctx, info)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				<-ctx.Done()
+				cause = context.Cause(ctx)
+				return cause
+			})
+			if err != cause {
+				t.Errorf("%s: got %v; want the loss once: %v", what, err, cause)
+			}
+		}
 		r.set(func(r *rig) {
 			r.release = func(ctx context.Context, _ driver.Hold, _ releaser) error {
 				<-ctx.Done()

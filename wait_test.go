@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -75,6 +76,24 @@ func TestRetryAfterCenturies(t *testing.T) {
 		}
 		if n := b.acquires.Load(); n > 1000 {
 			t.Errorf("%d attempts in ten seconds", n)
+		}
+	})
+}
+
+// The error of a first attempt without an answer says so once, and its kind is not that of the cause of the context.
+func TestReaderWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.acquire = func(ctx context.Context, _ driver.Request, _ acquirer) (driver.Grant, error) {
+			<-ctx.Done()
+			return driver.Grant{}, ctx.Err()
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, distlock.ErrLost)
+		defer cancel()
+		_, err := client(t, r, nil).RWMutex("x").RLock(ctx)
+		e := (*distlock.Error)(nil)
+		if !errors.As(err, &e) || e.Kind != distlock.ErrUnavailable || strings.Count(err.Error(), "while waiting") != 1 {
+			t.Errorf("got %v", err)
 		}
 	})
 }

@@ -102,8 +102,8 @@ func (c *client) do(ctx context.Context, q request) (*answer, error) {
 			break
 		}
 		c.leave(ctx, s)
-		if ctx.Err() != nil || !q.reads && !errors.Is(err, driver.ErrUnsent) {
-			break
+		if ctx.Err() != nil || !q.reads && (!errors.Is(err, driver.ErrUnsent) || errors.Is(err, driver.ErrSpent)) {
+			break // the next attempt goes on there, after ErrSpent with a fresh Owner
 		}
 	}
 	return nil, errs
@@ -111,7 +111,7 @@ func (c *client) do(ctx context.Context, q request) (*answer, error) {
 
 // isFact reports whether a server works and has decided.
 func isFact(err error) bool {
-	return errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrSpent) || driver.Final(err)
+	return errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) || driver.Final(err)
 }
 
 // leave makes the server after s the current one, unless s is not it, or the caller only lost patience.
@@ -191,7 +191,7 @@ func (c *client) verify(ctx context.Context, s *endpoint) error {
 	defer resp.Body.Close()
 	var h httpwire.Hello
 	if err := decode(resp.Body, &h); err != nil {
-		return err
+		return noAnswer(ctx, err)
 	}
 	if url.PathEscape(h.Backend) != resp.Header.Get(httpwire.BackendHeader) {
 		return errors.New("the answer is malformed: it has two names of the backend")
@@ -318,7 +318,7 @@ func (c *client) judge(resp *http.Response, s *endpoint, success int) error {
 	var p httpwire.Problem
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), httpwire.ProblemType) {
 		if err := decode(resp.Body, &p); err != nil {
-			return err
+			return noAnswer(resp.Request.Context(), err)
 		}
 	}
 	notLetIn := p.Kind == httpwire.Denied || p.Kind == httpwire.Unsent

@@ -389,6 +389,14 @@ func TestCausesAreNoFacts(t *testing.T) {
 			<-r.Context().Done()
 		})
 		noFact(t, "a renewal without a line", b.Renew(until("/v1/renew"), holds(1))[0])
+		f.answer("/v1/release", func(w http.ResponseWriter, r *http.Request) {
+			f.mark(w)
+			w.Header().Set("Content-Type", httpwire.ProblemType)
+			w.WriteHeader(http.StatusTeapot)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		})
+		noFact(t, "a problem without a text", b.Release(until("/v1/release"), requestFor("x").Hold))
 	}
 }
 
@@ -412,5 +420,8 @@ func TestRefusalOfAReleasedOwner(t *testing.T) {
 	}
 	if n := next.called("/v1/acquire"); n != 0 {
 		t.Errorf("the next server was asked %d times for a released Owner", n)
+	}
+	if _, err := b.Acquire(t.Context(), requestFor("x")); err != nil || next.called("/v1/acquire") != 1 {
+		t.Errorf("a fresh Owner at the next server: %v", err)
 	}
 }

@@ -176,7 +176,7 @@ func (bt *ballot) count() (driver.Grant, error, bool) {
 		return bt.refused(t)
 	case bt.b.worthWaiting(bt.votes.asked):
 		return driver.Grant{}, nil, false
-	case bt.known || bt.mayDowngrade() || bt.last > 0 || t.held == 0 || t.yes+t.held+t.final < q:
+	case bt.known || bt.last > 0 || t.held == 0 || t.yes+t.held+t.final < q:
 		return driver.Grant{}, bt.unknown(nil), true
 	}
 	// Some members are silent, and neither side has a majority of the others.

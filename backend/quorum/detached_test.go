@@ -58,26 +58,6 @@ func TestSilentDowngradeThroughAnotherConnection(t *testing.T) {
 	})
 }
 
-// A downgrade that some members refuse and others leave without an answer, of a hold that this backend does not know,
-// leaves the writer its votes.
-func TestSplitDowngradeThroughAnotherConnection(t *testing.T) {
-	inCluster(t, 3, func(t *testing.T, c *cluster, one *quorum.Backend, _ *wire) {
-		two, w := c.process()
-		rival := request(driver.Write)
-		take(t, c.stores[2].Connect(), rival)
-		hold := request(driver.Write)
-		take(t, one, hold)
-		w.cut(1)
-		down := hold
-		down.Mode = driver.Read
-		_, err := two.Acquire(t.Context(), down)
-		isUnknown(t, "a downgrade without a majority", err)
-		synctest.Wait()
-		c.hasVotes(t, hold.Hold, 2)
-		w.restore()
-	})
-}
-
 // A vote of a hold that another connection has downgraded is won back as a reader's.
 func TestVotesAreWonBackForReading(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *cluster, one *quorum.Backend, w *wire) {

@@ -151,7 +151,8 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	return err
 }
 
-// release releases at one or both members. The hold is lost if one of them did not have it.
+// release releases at one or both members. A hold is lost if no member had it, one of this backend also if one of two
+// did not.
 func (b *Backend) release(ctx context.Context, t target, h driver.Hold) error {
 	lost, unknown := 0, error(nil)
 	for _, m := range t.members() {
@@ -164,7 +165,7 @@ func (b *Backend) release(ctx context.Context, t target, h driver.Hold) error {
 			}
 		}
 	}
-	if unknown == nil && lost > 0 {
+	if unknown == nil && (lost == len(t.members()) || lost > 0 && b.owners.mode(h.Owner) != 0) {
 		return fmt.Errorf("shard: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 	}
 	return unknown

@@ -200,6 +200,20 @@ func TestAMemberForgets(t *testing.T) {
 	})
 }
 
+// The hold of a process that has only one of the lists is at one member, and is released there.
+func TestHalfALockOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b")
+		both := c.process("-a +b")
+		r := request("lock")
+		take(t, c.stores["a"].Connect(), r)
+		if err := both.Release(t.Context(), r.Hold); err != nil {
+			t.Error(err)
+		}
+		take(t, both, request("lock"))
+	})
+}
+
 // A registration whose Owner was released comes back with a fresh one.
 func TestRegistrationOfAReleasedOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
