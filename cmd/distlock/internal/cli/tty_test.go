@@ -229,9 +229,12 @@ func TestStopBehindAPipe(t *testing.T) {
 	t.Parallel()
 	for _, input := range []string{`cat "$GO.pipe" |`, `</dev/null`} {
 		keys, screen, tty := terminals(t)
-		p := atShell(t, lockFile(t), `export GO=`+t.TempDir()+`/go; mkfifo "$GO.pipe"; `+input+` "$SELF" run x -- sh -c '
-			echo rea""dy; until [ -e "$GO" ]; do sleep 0.02; done; read line </dev/tty; echo "got-$line"; : 3<>"$GO.pipe"'
-			echo "stop""ped"; touch "$GO"; fg; echo "code-$?"`, tty)
+		// The shell gives the terminal to a pipeline once its first command runs, which may come last. The command starts no
+		// other one while the signal comes: a shell that has just forked can't stop before its child.
+		p := atShell(t, lockFile(t), `export GO=`+t.TempDir()+`/go; mkfifo "$GO" "$GO.pipe"; `+input+` "$SELF" run x -- sh -c '
+			while read -r pid name state parent group session tty front rest </proc/$PPID/stat && [ "$group" != "$front" ]; do sleep 0.02; done
+			exec 3<>"$GO"; echo rea""dy; read -r go <&3; read line </dev/tty; echo "got-$line"; : 4<>"$GO.pipe"'
+			echo "stop""ped"; echo >"$GO"; fg; echo "code-$?"`, tty)
 		screen.await(t, "ready")
 		press(t, keys, "\x1a")
 		screen.await(t, "the lock will be lost unless continued within")
