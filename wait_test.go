@@ -80,7 +80,7 @@ func TestRetryAfterCenturies(t *testing.T) {
 	})
 }
 
-// The error of a first attempt without an answer says so once, and its kind is not that of the cause of the context.
+// A first attempt without an answer is reported once, and as unavailable. The cause of the context does not decide that.
 func TestReaderWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()

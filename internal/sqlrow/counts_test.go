@@ -175,6 +175,18 @@ func readersCompete(t *testing.T) {
 	t.Logf("80 readers came, renewed and went: %v", f.counted())
 }
 
+// neverRests changes the row before each swap.
+func neverRests(f *fake) func(what string) error {
+	return func(what string) error {
+		if what == "swap" {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.put(f.rows[KeyOf("rw")])
+		}
+		return nil
+	}
+}
+
 // A row that changes all the time ends an attempt in a refusal. Other calls end in an unknown outcome,
 // since a refusal would be wrong.
 func TestRowThatNeverRests(t *testing.T) {
@@ -184,14 +196,7 @@ func TestRowThatNeverRests(t *testing.T) {
 	if err := taking(t, b, r)(); err != nil {
 		t.Fatal(err)
 	}
-	f.before = func(what string) error {
-		if what == "swap" {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.put(f.rows[KeyOf("rw")])
-		}
-		return nil
-	}
+	f.before = neverRests(f)
 	held := (*driver.HeldError)(nil)
 	if err := taking(t, b, asks("rw", driver.Read))(); !errors.As(err, &held) || held.Retry <= 0 {
 		t.Errorf("acquire: %v; want held, with a time to try again", err)
@@ -212,14 +217,7 @@ func TestDowngradeOfARowThatNeverRests(t *testing.T) {
 	if err := taking(t, b, r)(); err != nil {
 		t.Fatal(err)
 	}
-	f.before = func(what string) error {
-		if what == "swap" {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.put(f.rows[KeyOf("rw")])
-		}
-		return nil
-	}
+	f.before = neverRests(f)
 	r.Mode = driver.Read
 	if err := taking(t, b, r)(); !errors.Is(err, ErrBusy) || errors.Is(err, driver.ErrHeld) {
 		t.Errorf("%v; want an unknown outcome", err)
