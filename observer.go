@@ -9,7 +9,8 @@ import (
 
 // Observer is notified of what happens to a client's locks, for metrics, traces and logs. Every field may
 // be nil. The functions are called inline, by many goroutines at once and with no mutex held: they must be quick and must
-// not call the client. The events of one lease come in their order, but renewals may come at any place among them.
+// not call the client. The events of one lease come in their order, but renewals may come at any place among them,
+// and a lease that ends while it is being handed off may report its end first or alone.
 type Observer struct {
 	Waiting    func(Event) // a caller starts to wait, inside the process or at the backend: Blocker
 	GaveUp     func(Event) // a caller stopped waiting: Err says why, Waited how long, Blocker

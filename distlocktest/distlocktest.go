@@ -77,7 +77,7 @@ func (f *Fake) Hold(name string) (release func()) {
 }
 
 // Lose releases a lock of all its holders, as an operator might. Their leases are lost when Lose
-// returns. The test fails if the lock is not held.
+// returns; one that was attached is lost at its next renewal. The test fails if the lock is not held.
 func (f *Fake) Lose(name string) {
 	f.tb.Helper()
 	admin := f.store.Connect()

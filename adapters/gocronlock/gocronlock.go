@@ -71,9 +71,10 @@ func NewElector(e *distlock.Election) *Elector {
 			awaitEnd(term, lease)
 			return nil
 		})
-		if ctx.Err() == nil {
-			x.err = err
+		if ctx.Err() != nil {
+			err = resignation(err)
 		}
+		x.err = err
 	}()
 	return x
 }
@@ -87,6 +88,21 @@ func awaitEnd(term context.Context, lease *distlock.Lease) {
 		case <-time.After(max(time.Until(lease.Deadline()), 10*time.Millisecond)):
 		}
 	}
+}
+
+// resignation returns what a Lead that was cut short says about its release.
+func resignation(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil // it did not lead
+	}
+	var failed []error
+	for _, err := range joined.Unwrap() {
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, distlock.ErrLost) {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // IsLeader returns nil while this elector leads, else ErrNotLeader, or why it can't campaign. It asks no server. A job
@@ -103,7 +119,8 @@ func (e *Elector) IsLeader(context.Context) error {
 	}
 }
 
-// Close resigns, and returns when another scheduler can lead.
+// Close resigns, and returns when another scheduler can lead. If the lock can't be released, Close returns why,
+// and another one can lead after the lock's TTL at the latest.
 func (e *Elector) Close() error {
 	e.stop()
 	<-e.done

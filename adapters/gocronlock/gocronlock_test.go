@@ -8,6 +8,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/distlocktest"
 	"github.com/go-co-op/gocron/v2"
 	"github.com/google/uuid"
 )
@@ -106,6 +107,18 @@ func TestElector(t *testing.T) {
 	if err := electors[leader].IsLeader(t.Context()); !errors.Is(err, ErrNotLeader) {
 		t.Errorf("after Close: %v", err)
 	}
+}
+
+// A release that fails is reported by Close: no other scheduler can lead yet.
+func TestElectorThatCantResign(t *testing.T) {
+	fake := distlocktest.NewWith(t, &distlock.Options{TTL: time.Minute, CallTimeout: time.Second})
+	e := NewElector(fake.Client.Election("scheduler"))
+	await(t, "it leads", func() bool { return e.IsLeader(t.Context()) == nil })
+	fake.Down()
+	if err := e.Close(); !errors.Is(err, distlock.ErrUnavailable) {
+		t.Errorf("the release failed, and Close returns %v", err)
+	}
+	fake.Up()
 }
 
 // A name that no backend accepts is reported by IsLeader and Close.

@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -58,7 +59,7 @@ func (s *database) probe(ctx context.Context) error {
 	if lower != 0 {
 		s.fullTable = strings.ToLower(s.fullTable)
 	}
-	s.name = fmt.Sprintf("mysql://%s:%d/%s?table=%s", host, port, database, s.opts.Table)
+	s.name = cmp.Or(s.opts.Name, fmt.Sprintf("mysql://%s:%d/%s?table=%s", host, port, database, s.opts.Table))
 	if err := s.server.check(); err != nil {
 		return err
 	}

@@ -151,7 +151,7 @@ func renews(t testing.TB, b driver.Backend, r driver.Request, want error) {
 func notifierOf(t testing.TB, b *Backend) *notifier {
 	t.Helper()
 	n := b.strategy.(*rowStrategy).dialect.notifier
-	until(t, "the notifier is ready", func() bool { return n.Address(someKey) != "" })
+	until(t, "the notifier is ready", func() bool { return n.Address(0) != "" })
 	return n
 }
 

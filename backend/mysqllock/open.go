@@ -32,7 +32,7 @@ type Backend struct {
 //	mysql://user:password@db.example.com/app?tls=true&ca=/etc/ssl/db.pem
 //	mysql://user@/app?socket=/run/mysqld/mysqld.sock&strategy=session
 //
-// Parameters are strategy (row, unique, version, forupdate, session), table, create and onewriter,
+// Parameters are strategy (row, unique, version, forupdate, session), table, create, onewriter and name,
 // see Options; max_connections, the limit of the pool, by default none; tls (false, true,
 // skip-verify, preferred), and for tls=true the files ca, cert and key, and servername; socket; timeout, readTimeout
 // and writeTimeout as durations; and the MySQL driver's connectionAttributes, allowNativePasswords,

@@ -346,6 +346,20 @@ func TestPoolStaysTheCallers(t *testing.T) {
 	}
 }
 
+// The default name has the server's own, which a failover changes.
+func TestName(t *testing.T) {
+	t.Parallel()
+	for _, s := range Strategies() {
+		url, _ := freshDatabase(t, s)
+		if got := connect(t, url+"&name=orders+db").Caps().Name; got != "orders db" {
+			t.Errorf("%s: the name is %q", s, got)
+		}
+		if got := connect(t, url).Caps().Name; !strings.HasPrefix(got, "mysql://") || !strings.Contains(got, "?table=") {
+			t.Errorf("%s: the default name is %q", s, got)
+		}
+	}
+}
+
 func TestVersions(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"5.6.51": false, "5.7.0": true, "8.0.36-0ubuntu0.22.04.1": true, "9.1.0": true, "5.7.44-log": true,

@@ -109,6 +109,11 @@ type Options struct {
 	// several nodes and a replication group with several primaries: a lease ends by the clock of the
 	// node that is queried.
 	OneWriter bool
+
+	// Name identifies the database in Caps; it must be the same in every process, and no other database may have
+	// it. The default has the server's own name, which a failover changes: a client of package httplock
+	// then refuses a server that is started afterwards.
+	Name string
 }
 
 func (o *Options) withDefaults() (Options, error) {
@@ -161,7 +166,7 @@ func readURL(u *url.URL) (config *mysql.Config, opts *Options, limit int, err er
 	config, err = readConfig(u, p)
 	errs := []error{err}
 	opts = &Options{Strategy: Strategy(p.Choice("strategy", strategyNames()...)), Table: p.String("table", ""), Create: p.Bool("create", false),
-		OneWriter: p.Bool("onewriter", false)}
+		OneWriter: p.Bool("onewriter", false), Name: p.String("name", "")}
 	if opts.Strategy.leases() {
 		config.Params["innodb_lock_wait_timeout"] = lockWait
 	}

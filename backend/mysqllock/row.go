@@ -187,7 +187,7 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 	for _, h := range padded {
 		args = append(args, keyOf(h.Name), []byte(h.Owner))
 	}
-	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, orNull(d.notifier.Address(sqlrow.Key{})))
+	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, orNull(d.notifier.Address(e.TTL)))
 	var renewed int64
 	if e.Wait {
 		renewed, until, err = changed(d.await.ExecContext(ctx, args...))

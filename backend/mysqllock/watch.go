@@ -35,14 +35,14 @@ type notifier struct {
 
 	mu      sync.Mutex
 	running bool
-	used    time.Time                // when an address was last requested
+	needed  time.Time                // until when a row may have an address
 	id      string                   // of the session; empty if there is none
 	number  int64                    // of the lock that the session has
 	waits   map[string]*notifierWait // by the id of the notifier that is waited for
 }
 
 const (
-	notifierIdle    = time.Minute      // a session that is not used for so long ends
+	notifierIdle    = time.Minute      // how long a session lasts at least after its last use
 	notifierPing    = 10 * time.Second // how often the session is checked
 	notifierLife    = 60               // seconds of silence after which the server ends the session
 	notifierRetry   = time.Second      // pause after a failure
@@ -64,10 +64,12 @@ func newNotifier(db *sql.DB) *notifier {
 
 // Address returns the name of the user-level lock that the next notification releases. It is empty
 // until the session that has the lock is ready.
-func (n *notifier) Address(sqlrow.Key) string {
+func (n *notifier) Address(life time.Duration) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.used = time.Now()
+	if end := time.Now().Add(max(life, notifierIdle)); end.After(n.needed) {
+		n.needed = end
+	}
 	if !n.running {
 		n.running = n.start(n.run)
 	}
@@ -120,7 +122,7 @@ func (n *notifier) run() {
 }
 
 // isUsed reports whether the session is needed. The mutex is held.
-func (n *notifier) isUsed() bool { return n.ctx.Err() == nil && time.Since(n.used) < notifierIdle }
+func (n *notifier) isUsed() bool { return n.ctx.Err() == nil && time.Now().Before(n.needed) }
 
 // setLock sets the lock that the session has. It returns false if the session is not used any more.
 func (n *notifier) setLock(id string, number int64) bool {

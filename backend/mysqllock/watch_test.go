@@ -70,7 +70,7 @@ func TestReleaseNotifiesWaiters(t *testing.T) {
 	name := "hand-over"
 	sent := func() (total int64) {
 		for _, backend := range []*Backend{a, b} {
-			_, number, _ := splitAddress(notifierOf(t, backend).Address(someKey))
+			_, number, _ := splitAddress(notifierOf(t, backend).Address(0))
 			total += number
 		}
 		return total
@@ -87,6 +87,30 @@ func TestReleaseNotifiesWaiters(t *testing.T) {
 	t.Logf("from a release to the next grant: p50 %v, longest %v", took[10], took[19])
 	if n := sent(); n < 10 {
 		t.Errorf("20 releases with a waiter sent %d notifications", n)
+	}
+}
+
+// A lock that is renewed every few minutes keeps the session that its row names.
+func TestNotifierOutlivesALongTTL(t *testing.T) {
+	t.Parallel()
+	u, _ := freshDatabase(t, Row)
+	b := rowAt(t, u)
+	n := notifierOf(t, b)
+	needed := func() time.Duration {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return time.Until(n.needed)
+	}
+	r := asks("long", driver.Exclusive)
+	r.TTL = 3 * time.Hour
+	take(t, b, r)
+	if d := needed(); d < 2*time.Hour {
+		t.Errorf("after a grant for %v the session ends in %v", r.TTL, d)
+	}
+	r.TTL = 6 * time.Hour
+	renews(t, b, r, nil)
+	if d := needed(); d < 5*time.Hour {
+		t.Errorf("after a renewal for %v the session ends in %v", r.TTL, d)
 	}
 }
 
@@ -124,7 +148,7 @@ func TestNotificationsAreReceived(t *testing.T) {
 	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
 	l := waiter.Listen(someKey)
 	defer l.Close()
-	address := notifier.Address(someKey)
+	address := notifier.Address(0)
 	for range 3 {
 		got := waits(t, l, address) // a row may keep the old address for long
 		listening(t, db)
@@ -133,7 +157,7 @@ func TestNotificationsAreReceived(t *testing.T) {
 			t.Fatalf("after a notification: %s", r)
 		}
 	}
-	until(t, "the last notification is sent", func() bool { return strings.HasSuffix(notifier.Address(someKey), "/3") })
+	until(t, "the last notification is sent", func() bool { return strings.HasSuffix(notifier.Address(0), "/3") })
 	late := waiter.Listen(someKey)
 	defer late.Close()
 	if r := <-waits(t, late, address); r != "notified" {
@@ -157,7 +181,7 @@ func TestListenersShareAConnection(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
 	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
-	address := notifier.Address(someKey)
+	address := notifier.Address(0)
 	silences := make(chan bool, 20)
 	for range cap(silences) {
 		l := waiter.Listen(someKey)
@@ -197,7 +221,7 @@ func TestListenersOfADeadNotifier(t *testing.T) {
 			t.Errorf("%q: %s", address, r)
 		}
 	}
-	address := notifier.Address(someKey)
+	address := notifier.Address(0)
 	got := waits(t, l, address)
 	listening(t, db)
 	do(t, db, fmt.Sprint("KILL ", ask(t, db, "SELECT IS_USED_LOCK('"+address+"')")))
@@ -209,7 +233,7 @@ func TestListenersOfADeadNotifier(t *testing.T) {
 	}
 	until(t, "there is another", func() bool {
 		notifier.Notify(someKey) // finds the dead session
-		next := notifier.Address(someKey)
+		next := notifier.Address(0)
 		return next != "" && !strings.HasPrefix(next, address[:20])
 	})
 }
@@ -218,7 +242,7 @@ func TestListenersOfADeadNotifier(t *testing.T) {
 func TestWaitsOnSilentConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
-	address := notifierOf(t, rowAt(t, u)).Address(someKey)
+	address := notifierOf(t, rowAt(t, u)).Address(0)
 	through, err := url.Parse(u)
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +321,7 @@ func TestCloseEndsTheNotifier(t *testing.T) {
 	notifierOf(t, holder)
 	pool := rowPool(t, u, nil)
 	waiter := rowOn(t, pool)
-	address := notifierOf(t, waiter).Address(someKey)
+	address := notifierOf(t, waiter).Address(0)
 	r := asks("x", driver.Exclusive)
 	take(t, holder, r)
 	if _, err := waiter.Watch(t.Context(), asks("x", driver.Exclusive)); err != nil {

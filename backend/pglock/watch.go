@@ -72,7 +72,7 @@ func newReleaseListener(db *database, channel string, backend rowWaker) *release
 }
 
 // Address returns nothing: every listener is notified of every release.
-func (l *releaseListener) Address(sqlrow.Key) string { return "" }
+func (l *releaseListener) Address(time.Duration) string { return "" }
 
 // Notify does nothing: the releasing statement has notified.
 func (l *releaseListener) Notify(sqlrow.Key) {}

@@ -28,7 +28,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.notifier.Address(KeyOf(r.Name))}
+	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.notifier.Address(r.TTL)}
 	// Where this backend waits, others hold or have places, and take would change nothing.
 	if r.Mode.Alone() && !b.watchers.watched(KeyOf(r.Name)) {
 		if g, err := b.take(ctx, r, c); err != nil || g.Fence > 0 {

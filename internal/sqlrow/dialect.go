@@ -147,9 +147,9 @@ const (
 // a delay: the rows decide, and are read from time to time.
 type Notifier interface {
 	// Address returns the text that a row stores with a hold or waiter of this backend, so that
-	// others can wait for its notifications; "" if there is none. It does not block. It may start
-	// work that improves later answers.
-	Address(k Key) string
+	// others can wait for its notifications; "" if there is none. The row may keep it for life. Address does
+	// not block. It may start work that improves later answers.
+	Address(life time.Duration) string
 
 	// Notify is called after a change that may unblock waiters, of a row that is marked as waited
 	// for. It does not block.

@@ -177,7 +177,7 @@ func (p *party) join(b *Backend) Notifier {
 	return partyNotifier{p}
 }
 
-func (partyNotifier) Address(Key) string { return "party" }
+func (partyNotifier) Address(time.Duration) string { return "party" }
 
 func (g partyNotifier) Notify(k Key) {
 	g.p.mu.Lock()

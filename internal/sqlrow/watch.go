@@ -186,10 +186,10 @@ type rowWatcher struct {
 // polling is the Notifier of a backend whose waiters poll.
 type polling struct{}
 
-func (polling) Address(Key) string  { return "" }
-func (polling) Notify(Key)          {}
-func (polling) Listen(Key) Listener { return silence{} }
-func (polling) Close() error        { return nil }
+func (polling) Address(time.Duration) string { return "" }
+func (polling) Notify(Key)                   {}
+func (polling) Listen(Key) Listener          { return silence{} }
+func (polling) Close() error                 { return nil }
 
 // silence is a Listener without notifications.
 type silence struct{}

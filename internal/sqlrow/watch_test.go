@@ -27,10 +27,10 @@ func newTestNotifier() *testNotifier {
 	return &testNotifier{listened: make(chan string, 1000), notifications: make(chan struct{})}
 }
 
-func (d *testNotifier) Address(Key) string        { return "address" }
-func (d *testNotifier) Notify(Key)                {}
-func (d *testNotifier) Listen(Key) Listener       { return d }
-func (d *testNotifier) Arm(context.Context) error { return d.armErr }
+func (d *testNotifier) Address(time.Duration) string { return "address" }
+func (d *testNotifier) Notify(Key)                   {}
+func (d *testNotifier) Listen(Key) Listener          { return d }
+func (d *testNotifier) Arm(context.Context) error    { return d.armErr }
 
 func (d *testNotifier) Wait(ctx context.Context, tag string) (notified, silent bool) {
 	select {
