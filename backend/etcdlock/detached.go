@@ -69,10 +69,10 @@ func (b *Backend) readExpiring(ctx context.Context, all []*expiring) {
 	if len(gets) == 0 {
 		return
 	}
-	resp, err := b.client.Txn(ctx).Then(gets...).Commit()
+	resp, err := b.commitAll(ctx, gets)
 	for i, e := range known {
 		if e.err = err; err == nil {
-			e.keys = parseQueue(b.folder(e.o.name), resp.Responses[i].GetResponseRange().Kvs).of(e.o.owner)
+			e.keys = parseQueue(b.folder(e.o.name), resp[i].GetResponseRange().Kvs).of(e.o.owner)
 		}
 	}
 }
@@ -92,12 +92,12 @@ func (b *Backend) deleteExpiring(ctx context.Context, all []*expiring) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, expireTimeout)
 	defer cancel()
-	resp, err := b.client.Txn(ctx).Then(deletes...).Commit()
+	resp, err := b.commitAll(ctx, deletes)
 	for i, e := range of {
 		switch {
 		case err != nil:
 			e.err = err
-		case resp.Responses[i].GetResponseTxn().Succeeded:
+		case resp[i].GetResponseTxn().Succeeded:
 			e.gone++
 		}
 	}

@@ -196,6 +196,39 @@ func expireNow(b *Backend, owner string) []*expiring {
 	return []*expiring{{o: o}}
 }
 
+// A server that allows few operations in a transaction gets several.
+func TestDeletionsInSmallTransactions(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Etcd(t, testserver.EtcdOptions{Args: []string{"--max-txn-ops", "6"}}).Addr()
+	b, other := openAt(t, addr, &Options{Detached: true}), openAt(t, addr, nil)
+	var due []*ownerState
+	var names, keys []string
+	for range 20 {
+		r := request("", driver.Exclusive)
+		acquire(t, b, r)
+		due, names = append(due, expireNow(b, r.Owner)[0].o), append(names, r.Name)
+	}
+	b.expire(t.Context(), due)
+	for _, name := range names {
+		if n := len(storedKeys(t, b, name)); n > 0 {
+			t.Fatalf("%s has %d keys after its end", name, n)
+		}
+		r := request(name, driver.Exclusive)
+		acquire(t, other, r)
+		keys = append(keys, onlyKey(t, other, name).key)
+	}
+	for _, b := range []*Backend{b, other} {
+		if err := b.deleteKeys(t.Context(), keys); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range names {
+		if n := len(storedKeys(t, b, name)); n > 0 {
+			t.Errorf("%s has %d keys after their deletion", name, n)
+		}
+	}
+}
+
 // A deletion that was decided on before a renewal, and arrives after it, does no harm.
 func TestDetachedRenewalBesideADeletion(t *testing.T) {
 	t.Parallel()

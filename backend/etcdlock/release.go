@@ -3,9 +3,10 @@ package etcdlock
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/distlock/distlock/driver"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -92,7 +93,7 @@ func (b *Backend) deleteKeys(ctx context.Context, keys []string) error {
 	for i, key := range keys {
 		ops[i] = clientv3.OpDelete(key)
 	}
-	_, err := b.client.Txn(ctx).Then(ops...).Commit()
+	_, err := b.commitAll(ctx, ops)
 	return err
 }
 
@@ -122,23 +123,40 @@ func (b *Backend) deleteOrphans(ctx context.Context, keys []string) error {
 	for i, key := range keys {
 		gets[i] = clientv3.OpGet(key)
 	}
-	resp, err := b.client.Txn(ctx).Then(gets...).Commit()
+	resp, err := b.commitAll(ctx, gets)
 	if err != nil {
 		return err
 	}
 	var deletes []clientv3.Op
 	for i, key := range keys {
-		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
+		for _, kv := range resp[i].GetResponseRange().Kvs {
 			if b.leases.has(clientv3.LeaseID(kv.Lease)) && !b.owners.hasKey(key) {
 				k := lockKey{key: key, modified: kv.ModRevision}
 				deletes = append(deletes, k.delete())
 			}
 		}
 	}
-	for some := range slices.Chunk(deletes, expiryBatch) {
-		if _, err := b.client.Txn(ctx).Then(some...).Commit(); err != nil {
-			return err
-		}
+	if len(deletes) > 0 {
+		_, err = b.commitAll(ctx, deletes)
 	}
-	return nil
+	return err
+}
+
+// commitAll executes operations that don't depend on each other: in one transaction, or in several if the server
+// allows fewer operations in one. After an error some may have been executed.
+func (b *Backend) commitAll(ctx context.Context, ops []clientv3.Op) ([]*pb.ResponseOp, error) {
+	resp, err := b.client.Txn(ctx).Then(ops...).Commit()
+	if errors.Is(err, rpctypes.ErrTooManyOps) && len(ops) > 1 {
+		half := len(ops) / 2
+		first, err := b.commitAll(ctx, ops[:half])
+		if err != nil {
+			return nil, err
+		}
+		second, err := b.commitAll(ctx, ops[half:])
+		return append(first, second...), err
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp.Responses, nil
 }
