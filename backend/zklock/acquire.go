@@ -222,14 +222,19 @@ func (t *ticket) checkPermits(ctx context.Context) error {
 // also proves that the node exists.
 func (a *attempt) regrant(ctx context.Context) (driver.Grant, error) {
 	t := a.t
-	if string(t.data) != revokeData {
-		t.data = a.b.encodeData(a.r)
-	}
+	a.renewData()
 	fence, err := t.rewrite(ctx)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	return a.grant(fence)
+}
+
+// renewData makes the request's data the ticket's, unless the lock was revoked.
+func (a *attempt) renewData() {
+	if string(a.t.data) != revokeData {
+		a.t.data = a.b.encodeData(a.r)
+	}
 }
 
 // downgrade replaces a writer's node by a reader's with the same number, in one transaction: so no
@@ -239,10 +244,10 @@ func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
 	t := a.t
 	w, _ := parseNode(nodeName(t.node))
 	reader := t.path + "/" + prefixOf(t.owner) + infixOf(driver.Read) + w.seq
-	t.data = a.b.encodeData(a.r)
+	a.renewData()
 	t.unwatchHeld()
-	switch err := t.s.conn.Replace(ctx, t.node, reader, t.data); {
-	case errors.Is(err, zk.ErrNoNode):
+	switch err := t.replace(ctx, reader); {
+	case errors.Is(err, zk.ErrNoNode), errors.Is(err, errNodeGone):
 		return driver.Grant{}, a.lost()
 	case err != nil && notApplied(err):
 		t.watchHeld()
@@ -251,7 +256,7 @@ func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
 		t.unknown = true
 		return driver.Grant{}, err
 	}
-	t.mode, t.node, t.version = driver.Read, reader, 0
+	t.mode = driver.Read
 	l, parent, err := t.s.list(ctx, t.path)
 	if err != nil {
 		return driver.Grant{}, err

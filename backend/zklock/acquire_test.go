@@ -179,6 +179,33 @@ func TestRegrantKeepsTheRevocation(t *testing.T) {
 	}
 }
 
+// A revocation that arrives just before a downgrade is delivered after it.
+func TestDowngradeKeepsTheRevocation(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	op := admin(t)
+	r := request("", driver.Write)
+	revoked := make(chan struct{}, 9)
+	r.OnRevoke = func() { revoked <- struct{}{} }
+	acquire(t, a, r)
+	acquire(t, a, r) // another version of the node
+	if err := b.Revoke(t.Context(), r.Hold); err != nil {
+		t.Fatal(err)
+	}
+	r.Mode = driver.Read
+	acquire(t, a, r)
+	path := pathOf(r.Name)
+	data, _, err := op.Get(t.Context(), path+"/"+nodes(t, op, path)[0].name)
+	if err != nil || string(data) != revokeData {
+		t.Errorf("the reader's node has %q, %v", data, err)
+	}
+	<-revoked
+	release(t, a, r)
+	if n := len(revoked); n > 0 {
+		t.Errorf("the holder was notified %d more times", n)
+	}
+}
+
 // A message above the servers' limit is never sent, since they would close the shared connection.
 // The error is final.
 func TestTooLarge(t *testing.T) {

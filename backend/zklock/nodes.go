@@ -116,18 +116,42 @@ func (t *ticket) rewrite(ctx context.Context) (fence int64, err error) {
 		case !errors.Is(err, zk.ErrBadVersion):
 			return 0, err
 		}
-		found, stat, err := t.s.conn.Get(ctx, t.node)
-		if errors.Is(err, zk.ErrNoNode) {
-			return 0, errNodeGone
-		}
-		if err != nil {
+		if err := t.reread(ctx); err != nil {
 			return 0, err
 		}
-		t.version = stat.Version
-		if string(found) == revokeData {
-			t.data = found
+	}
+}
+
+// replace replaces the ticket's node by one with the ticket's data. It preserves a revocation.
+func (t *ticket) replace(ctx context.Context, path string) error {
+	for {
+		err := t.s.conn.Replace(ctx, t.node, t.version, path, t.data)
+		if err == nil {
+			t.node, t.version = path, 0
+		}
+		if !errors.Is(err, zk.ErrBadVersion) {
+			return err
+		}
+		if err := t.reread(ctx); err != nil {
+			return err
 		}
 	}
+}
+
+// reread reads the version of the ticket's node, and its data if that is a revocation.
+func (t *ticket) reread(ctx context.Context) error {
+	found, stat, err := t.s.conn.Get(ctx, t.node)
+	if errors.Is(err, zk.ErrNoNode) {
+		return errNodeGone
+	}
+	if err != nil {
+		return err
+	}
+	t.version = stat.Version
+	if string(found) == revokeData {
+		t.data = found
+	}
+	return nil
 }
 
 // resolve finds the nodes of an unknown ticket. It deletes nodes of the Owner that belong to an

@@ -228,13 +228,13 @@ func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err e
 }
 
 // Replace makes an ephemeral node and deletes another, in one transaction. ErrNoNode means that the
-// other node, or the new one's parent, doesn't exist.
-func (c *Conn) Replace(ctx context.Context, old, path string, data []byte) error {
+// other node, or the new one's parent, doesn't exist; ErrBadVersion that the other one's data has another version.
+func (c *Conn) Replace(ctx context.Context, old string, version int32, path string, data []byte) error {
 	q := newRPC(opMulti, path)
 	q.frame = appendMultiPart(q.frame, opCreate)
 	q.frame = c.appendNode(q.frame, path, data, Ephemeral)
 	q.frame = appendMultiPart(q.frame, opDelete)
-	q.frame = appendInt(appendText(q.frame, c.cfg.absolute(old)), -1)
+	q.frame = appendInt(appendText(q.frame, c.cfg.absolute(old)), version)
 	q.frame = appendMultiEnd(q.frame)
 	return c.doMulti(ctx, path, q)
 }

@@ -185,7 +185,7 @@ func TestReplace(t *testing.T) {
 	c := shared(t)
 	dir := place(t, c)
 	node(t, c, dir+"/old")
-	if err := c.Replace(t.Context(), dir+"/old", dir+"/new", []byte("data")); err != nil {
+	if err := c.Replace(t.Context(), dir+"/old", 0, dir+"/new", []byte("data")); err != nil {
 		t.Fatal(err)
 	}
 	data, stat, err := c.Get(t.Context(), dir+"/new")
@@ -193,11 +193,14 @@ func TestReplace(t *testing.T) {
 		t.Errorf("the new node: %q, %+v, %v", data, stat, err)
 	}
 	// Both or neither.
-	if err := c.Replace(t.Context(), dir+"/old", dir+"/newer", nil); !errors.Is(err, ErrNoNode) {
+	if err := c.Replace(t.Context(), dir+"/old", 0, dir+"/newer", nil); !errors.Is(err, ErrNoNode) {
 		t.Errorf("without the old one: %v", err)
 	}
 	node(t, c, dir+"/other")
-	if err := c.Replace(t.Context(), dir+"/other", dir+"/new", nil); !errors.Is(err, ErrNodeExists) {
+	if err := c.Replace(t.Context(), dir+"/other", 7, dir+"/newer", nil); !errors.Is(err, ErrBadVersion) {
+		t.Errorf("another version of the old one: %v", err)
+	}
+	if err := c.Replace(t.Context(), dir+"/other", 0, dir+"/new", nil); !errors.Is(err, ErrNodeExists) {
 		t.Errorf("beside the new one: %v", err)
 	}
 	names, _, err := c.Children(t.Context(), dir)
