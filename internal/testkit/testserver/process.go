@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -267,11 +268,30 @@ func freePort() (int, error) {
 		port := 12000 + rand.IntN(20000)
 		l, failed := net.Listen("tcp", loopback(port))
 		if failed == nil {
-			return port, l.Close()
+			failed = errors.Join(l.Close(), AwaitRefusal(loopback(port)))
+		}
+		if failed == nil {
+			return port, nil
 		}
 		err = failed
 	}
 	return 0, err
+}
+
+// AwaitRefusal returns when no program listens at an address at which this one has just stopped. A child process has
+// the sockets of its parent until it executes its program, which on a busy machine takes a while.
+func AwaitRefusal(addr string) error {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		conn, err := net.Dial("tcp", addr)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		conn.Close()
+	}
+	return fmt.Errorf("a program listens at %s", addr)
 }
 
 // launch starts the server on a free port; prepare is called when that is known.

@@ -1,10 +1,34 @@
 package testserver
 
 import (
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
+
+// A child that has not executed its program yet has its parent's socket, as a copy has here.
+func TestAwaitRefusal(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	var closed atomic.Bool
+	time.AfterFunc(50*time.Millisecond, func() {
+		closed.Store(true)
+		child.Close()
+	})
+	if err := AwaitRefusal(l.Addr().String()); err != nil || !closed.Load() {
+		t.Errorf("%v; the child has closed its socket: %v", err, closed.Load())
+	}
+}
 
 func TestMemberThatEndsIsReportedAtOnce(t *testing.T) {
 	silent, broken := newRedis(t, "redis", redisServer), newRedis(t, "redis", redisServer)

@@ -80,7 +80,11 @@ func (p *process) url() string { return "http://" + p.addr }
 // restart starts the server anew, with a new connection to the store.
 func (p *process) restart() {
 	p.t.Helper()
-	l, err := net.Listen("tcp", p.addr)
+	err := testserver.AwaitRefusal(p.addr)
+	var l net.Listener
+	if err == nil {
+		l, err = net.Listen("tcp", p.addr)
+	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
