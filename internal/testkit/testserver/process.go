@@ -286,10 +286,9 @@ func AwaitRefusal(addr string) error {
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil
 		}
-		if err != nil {
-			return err
+		if err == nil { // any other error may come of the socket's end in this moment
+			conn.Close()
 		}
-		conn.Close()
 	}
 	return fmt.Errorf("a program listens at %s", addr)
 }

@@ -261,13 +261,16 @@ func TestKilledInBackground(t *testing.T) {
 }
 
 // Another command of the pipeline, such as a pager, wants to read from the terminal, which the command under the lock
-// has. It waits, and distlock goes on renewing.
+// has. It waits, and distlock goes on renewing. The shell must notice that the other command goes on when this one
+// has ended: dash may take it for stopped.
 func TestReaderBesideInAPipeline(t *testing.T) {
 	t.Parallel()
 	url, dir := lockFile(t), t.TempDir()
 	keys, screen, tty := terminals(t)
-	p := atShell(t, url, `cd `+dir+`; "$SELF" run --ttl 6s x -- sh -c 'touch ready; until [ -e end ]; do sleep 0.02; done' |
-		(until [ -e ready ]; do sleep 0.02; done; touch reads; read line </dev/tty; echo "got-$line" >/dev/tty)`, tty)
+	p := command(t, url)
+	p.Path, p.Args = "/bin/bash", []string{"bash", "-mc", `cd ` + dir + `; "$SELF" run --ttl 6s x -- sh -c 'touch ready; until [ -e end ]; do sleep 0.02; done' |
+		(until [ -e ready ]; do sleep 0.02; done; touch reads; read line </dev/tty; echo "got-$line" >/dev/tty)`}
+	p.atTerminal(tty)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(dir + "/reads"); err == nil {
 			break
