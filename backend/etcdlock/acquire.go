@@ -268,10 +268,10 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 		return b.finishGrant(ctx, o, l, r, start, resp.Header)
 	}
 	q := parseQueue(folder, resp.Responses[1].GetResponseRange().Kvs)
-	i := q.find(r.Owner)
-	if i < 0 && b.owners.avoid(o, folder, l, q) {
+	if b.owners.avoid(o, folder, l, q) {
 		return driver.Grant{}, errLeaseEnded
 	}
+	i := q.find(r.Owner)
 	if i < 0 {
 		return driver.Grant{}, fmt.Errorf("the servers answered without the key %s, which was just written", driver.Quote(o.key))
 	}

@@ -166,6 +166,28 @@ func TestDetachedKeyThatHasMoved(t *testing.T) {
 	}
 }
 
+// A key that has moved keeps its name, which its first connection may give away again. An Owner that goes there with a
+// key of its own does not delete the other one's.
+func TestDetachedNameOfAKeyThatHasMoved(t *testing.T) {
+	t.Parallel()
+	one, two := detached(t), detached(t)
+	moved := request("", driver.Exclusive)
+	acquire(t, one, moved)
+	renew(t, two, moved)
+	one.expire(t.Context(), []*ownerState{expireNow(one, moved.Owner)[0].o})
+	waits := request(moved.Name, driver.Exclusive)
+	waits.Queue = true
+	for i, b := range []*Backend{two, one, one, two} {
+		if g, err := b.Acquire(t.Context(), waits); !errors.Is(err, driver.ErrHeld) {
+			t.Fatalf("attempt %d beside the holder: %+v, %v", i+1, g, err)
+		}
+	}
+	renew(t, two, moved)
+	release(t, one, moved)
+	acquire(t, one, waits)
+	release(t, two, waits)
+}
+
 // Close leaves the leases of holds, and revokes the others.
 func TestDetachedClose(t *testing.T) {
 	t.Parallel()

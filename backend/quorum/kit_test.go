@@ -48,6 +48,7 @@ func (w *wire) slow(member int, d time.Duration) {
 
 // replace makes a member lose its memory.
 func (w *wire) replace(member int, s *memlock.Store) {
+	synctest.Wait() // an Acquire returns before its call of the last member
 	g := &w.gates[member]
 	g.mu.Lock()
 	defer g.mu.Unlock()
