@@ -186,8 +186,8 @@ func (h *hold) detach(ctx context.Context, l *Lease) error {
 	}
 	h.sh.mu.Lock()
 	if h.ended {
-		h.sh.mu.Unlock()
-		return ErrLost
+		defer h.sh.mu.Unlock()
+		return h.whyEnded()
 	}
 	h.markEnded()
 	event := h.event(core, h.env.now())

@@ -210,7 +210,15 @@ func (c *Client) shutdown() error {
 // releaseAll ends and releases every hold, many at a time, and returns how many were left when ctx
 // ended. It calls the backend once more for the holds without an answer, after all others.
 func (c *Client) releaseAll(ctx context.Context) int {
-	silent := failing(c.watchdog.Close(), func(h renew.Holder) bool { return h.(*hold).closeDown(ctx) })
+	// The leases end first, without a call: the holds at the back of a long list may wait for longer than their trust lasts.
+	reports := map[renew.Holder]func(error){}
+	var ended []renew.Holder
+	for _, h := range c.watchdog.Close() {
+		if report := h.(*hold).closeLeases(); report != nil {
+			reports[h], ended = report, append(ended, h)
+		}
+	}
+	silent := failing(ended, func(h renew.Holder) bool { return h.(*hold).closeDown(ctx, reports[h]) })
 	return len(failing(silent, func(h renew.Holder) bool {
 		err := h.(*hold).giveUp(ctx)
 		return err == nil || errors.Is(err, ErrLost)

@@ -142,6 +142,25 @@ func TestMinHoldOfAnExtendedLease(t *testing.T) {
 	})
 }
 
+// A MinHold that is longer than the TTL is kept, even if the backend is silent when the lock is unlocked.
+func TestMinHoldAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		c, other := client(t, r, nil), client(t, store.Connect(), nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.MinHold(5*time.Minute)))
+		r.set(func(r *rig) { r.renew = blackHole })
+		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Errorf("Unlock: %v, want ErrUnavailable", err)
+		}
+		r.set(func(r *rig) { r.renew = nil })
+		next := mustLock(t, other.Mutex("x"))
+		within(t, "the next holder came", time.Since(start), 5*time.Minute, time.Second)
+		mustUnlock(t, next)
+	})
+}
+
 // An unanswered Extend may land after an Unlock that leaves the lock to MinHold. It does not keep
 // the lock from others for longer.
 func TestLateExtendBeforeMinHoldIsOver(t *testing.T) {

@@ -82,7 +82,9 @@ func TestUnlockDuringAnExtend(t *testing.T) {
 		go func() { extended <- first.Extend(t.Context(), time.Hour) }()
 		synctest.Wait()
 		mustUnlock(t, first)
-		<-extended
+		if err := <-extended; !errors.Is(err, distlock.ErrReleased) || errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Extend: %v; want ErrReleased", err)
+		}
 		l := <-second
 		r.set(func(r *rig) { r.renew = nil })
 		time.Sleep(time.Minute)

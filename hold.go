@@ -34,6 +34,7 @@ type hold struct {
 	downgrading bool // a downgrade is in progress
 	revoked     bool // its release was requested
 	ended       bool // released, lost, or passed on for a re-fence
+	closed      bool // it ended because the client closed
 	halfway     bool // it ended during a downgrade: it may be a reader's at the backend
 	gone        bool // lost as a fact
 	mayRemain   bool // lost without proof: the backend may still have it
@@ -86,6 +87,14 @@ func (h *hold) markEnded() {
 	h.env.attached.CompareAndDelete(h.owner, h)
 }
 
+// whyEnded returns the error of calls that find the hold ended, though their lease was not. sh.mu is held.
+func (h *hold) whyEnded() error {
+	if h.closed {
+		return ErrClosed
+	}
+	return ErrLost
+}
+
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
 func (h *hold) newLease(ctx context.Context, now instant) *Lease {
 	h.lease = &Lease{h: h, fence: h.next, ctx: ctx}
@@ -101,9 +110,10 @@ func (h *hold) newLease(ctx context.Context, now instant) *Lease {
 func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	h.sh.mu.Lock()
 	if h.ended {
+		why := h.whyEnded()
 		h.sh.mu.Unlock()
 		h.dropRemains()
-		return fail("unlock", h.s.name, ErrLost)
+		return fail("unlock", h.s.name, why)
 	}
 	if h.stillEntered(l) {
 		h.sh.mu.Unlock()
@@ -188,7 +198,7 @@ func (h *hold) giveUp(ctx context.Context) error {
 		return nil
 	}
 	if !h.env.watchdog.Remove(ctx, &h.life) {
-		h.releaseLater()
+		h.endLater()
 		return fail("unlock", h.s.name, renew.ErrNoAnswer)
 	}
 	if rest := h.minHoldLeft(); rest > 0 {
@@ -252,9 +262,27 @@ func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 	if !errors.Is(err, ErrLost) && !driver.Final(err) {
-		h.releaseLater()
+		h.endLater()
 	}
 	return fail("unlock", h.s.name, err)
+}
+
+// endLater calls endIn again until there is an answer: without one, the backend may end the hold before MinHold is
+// over. If the client is closed before, the hold ends with its TTL.
+func (h *hold) endLater() {
+	h.env.after(min(h.minHoldLeft(), h.s.terms.TTL/6), func() {
+		switch rest := h.minHoldLeft(); {
+		case rest <= 0:
+			h.releaseKept()
+		case h.env.isClosed():
+		case h.env.watchdog.InFlight(&h.life) != nil:
+			h.endLater()
+		default:
+			ctx, cancel := context.WithTimeout(h.env.life, h.s.terms.CallTimeout)
+			defer cancel()
+			_ = h.endIn(ctx, rest)
+		}
+	})
 }
 
 // retry calls f until the backend answers, at most tries times, and only within ctx.
@@ -384,34 +412,44 @@ func (h *hold) takeRemains() bool {
 	return mayRemain
 }
 
-// closeDown ends the hold because the client closes, and reports whether it is released. If not, or
-// if MinHold keeps it, the caller calls giveUp.
-func (h *hold) closeDown(ctx context.Context) bool {
+// closeLeases ends the hold and its leases because the client closes. It returns the function that reports the
+// release; nil if the hold had ended before.
+func (h *hold) closeLeases() (report func(error)) {
 	h.sh.mu.Lock()
 	if h.ended {
 		h.sh.mu.Unlock()
-		return true
+		return nil
 	}
 	h.markEnded()
+	h.closed = true
 	leases := h.leases()
-	report := h.reports().Released
+	released := h.reports().Released
 	event := h.event(leases[0], h.env.now())
 	h.sh.mu.Unlock()
 	for _, l := range leases {
 		l.end(ErrClosed)
 	}
+	return func(err error) {
+		event.Err = err
+		emit(released, event)
+	}
+}
+
+// closeDown releases a hold that closeLeases has ended, and reports whether it is released. If not, or if
+// MinHold keeps it, the caller calls giveUp.
+func (h *hold) closeDown(ctx context.Context, report func(error)) bool {
 	if h.minHoldLeft() > 0 {
-		emit(report, event)
+		report(nil)
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.s.terms.CallTimeout/4)
 	defer cancel()
-	event.Err = renew.ErrNoAnswer
+	err := renew.ErrNoAnswer
 	if h.env.watchdog.Remove(ctx, &h.life) {
-		event.Err = h.env.backend.Release(ctx, h.remains())
+		err = h.env.backend.Release(ctx, h.remains())
 	}
-	emit(report, event)
-	return event.Err == nil || errors.Is(event.Err, ErrLost)
+	report(err)
+	return err == nil || errors.Is(err, ErrLost)
 }
 
 // extend makes the hold last for at least d from now, for its lease l, by a renewal of its own.
@@ -436,6 +474,7 @@ func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 	err = claim.Renew(ttl)
 	if errors.Is(err, ErrLost) {
 		h.dropRemains()
+		return cmp.Or(l.Err(), err) // Unlock may have come meanwhile
 	}
 	return err
 }

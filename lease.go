@@ -264,6 +264,9 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
 	}
 	if err := l.h.downgrade(ctx, l.core()); err != nil {
+		if ended := l.Err(); errors.Is(ended, ErrReleased) || errors.Is(ended, ErrClosed) {
+			err = ended // meanwhile
+		}
 		return fail(op, l.Name(), err)
 	}
 	return nil

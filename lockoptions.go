@@ -19,7 +19,7 @@ func WithTTL(ttl time.Duration) LockOption {
 }
 
 // WithoutRenewal makes the lease a fixed one: it ends by itself after its TTL, less the margin, and
-// only Extend prolongs it. It is for work of known length that must not keep the lock if it hangs.
+// only Extend and Downgrade prolong it. It is for work of known length that must not keep the lock if it hangs.
 // Other processes get the lock when the TTL is over, also where holds share the life of a session
 // (Caps.Session) and other holds of the session are renewed.
 func WithoutRenewal() LockOption {

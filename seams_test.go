@@ -3,6 +3,7 @@ package distlock_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,9 +31,13 @@ func TestUnlockDuringADowngrade(t *testing.T) {
 				return next(ctx, req)
 			}
 		})
-		go first.Downgrade(t.Context())
+		downgraded := make(chan error, 1)
+		go func() { downgraded <- first.Downgrade(t.Context()) }()
 		synctest.Wait()
 		_ = first.Unlock(t.Context()) // ErrLost if the downgrade gave it up
+		if err := <-downgraded; !errors.Is(err, distlock.ErrReleased) {
+			t.Errorf("Downgrade: %v; want ErrReleased", err)
+		}
 		w := <-second
 		time.Sleep(time.Second)
 		if rd, err := rw.TryRLock(t.Context()); err == nil {
@@ -124,6 +129,52 @@ func TestCloseBesideUnlock(t *testing.T) {
 		}
 		free(t, other, "x")
 	})
+}
+
+// While the backend is silent, Close ends no lease later than its deadline, however many there are.
+func TestCloseOfManyLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.release = func(ctx context.Context, _ driver.Hold, _ releaser) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		c, err := distlock.New(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			lease := mustLock(t, c.Mutex(strconv.Itoa(i), distlock.WithTTL(3*time.Second), distlock.WithoutRenewal()))
+			context.AfterFunc(lease.Context(), func() {
+				if late := time.Since(lease.Deadline()); late > 0 {
+					t.Errorf("the context of lease %d ended %v after its deadline", i, late)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		if err := c.Close(); err == nil {
+			t.Error("nothing was released, and Close succeeded")
+		}
+	})
+}
+
+// An Unlock that meets Close does not report a loss.
+func TestUnlockMeetsClose(t *testing.T) {
+	for range 500 {
+		c, err := distlock.New(memlock.NewStore().Connect(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease := mustLock(t, c.Mutex("x"))
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close() }()
+		if err := lease.Unlock(t.Context()); errors.Is(err, distlock.ErrLost) {
+			t.Fatalf("Unlock: %v", err)
+		}
+		if err := <-closed; err != nil {
+			t.Fatalf("Close: %v", err)
+		}
+	}
 }
 
 // The time for which a process yields to others is bounded, even with a long hand-off window.

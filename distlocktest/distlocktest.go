@@ -64,7 +64,7 @@ func NewWith(tb testing.TB, opts *distlock.Options) *Fake {
 func (f *Fake) Hold(name string) (release func()) {
 	f.tb.Helper()
 	other := f.store.Connect()
-	h := driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 24 * time.Hour}
+	h := driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: driver.MaxTTL}
 	meta := map[string]string{"program": "another program"}
 	if _, err := other.Acquire(context.Background(), driver.Request{Hold: h, Fences: 1, Meta: meta}); err != nil {
 		f.tb.Fatalf("distlocktest: %q can't be held by another client: %v", name, err)

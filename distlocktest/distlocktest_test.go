@@ -12,6 +12,21 @@ import (
 	"github.com/distlock/distlock/distlocktest"
 )
 
+func TestHoldForDays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := distlocktest.New(t)
+		start := time.Now()
+		time.AfterFunc(48*time.Hour, fake.Hold("x"))
+		lease, err := fake.Client.Mutex("x").Lock(t.Context())
+		if err != nil || time.Since(start) < 48*time.Hour {
+			t.Fatalf("%v, after %v", err, time.Since(start))
+		}
+		if err := lease.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := distlocktest.New(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,7 @@ type rig struct {
 	calls [][]driver.Hold
 	renew func(context.Context, driver.Hold) error
 	tasks sync.WaitGroup
+	ahead atomic.Int64 // how long the process was paused
 }
 
 func (r *rig) Begin() { r.tasks.Add(1) }
@@ -41,7 +43,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) now() time.Duration { return time.Since(r.start) }
+func (r *rig) now() time.Duration { return time.Since(r.start) + time.Duration(r.ahead.Load()) }
 
 func (r *rig) call(ctx context.Context, holds []driver.Hold) []error {
 	r.mu.Lock()
@@ -143,6 +145,42 @@ func each(t *testing.T, tests map[string]func(*testing.T, *rig)) {
 			synctest.Test(t, func(t *testing.T) { test(t, newRig(t)) })
 		})
 	}
+}
+
+// An answer that comes after the end of trust, as after a pause of the process, brings nothing back.
+func TestLateAnswers(t *testing.T) {
+	const pause = 25 * time.Second
+	each(t, map[string]func(*testing.T, *rig){
+		"of a renewal": func(t *testing.T, r *rig) {
+			r.answer(func(context.Context, driver.Hold) error {
+				r.ahead.Store(int64(pause))
+				return nil
+			})
+			h := r.add(t, "a", nil)
+			time.Sleep(29 * time.Second) // the Watchdog's timer knows nothing of the pause
+			synctest.Wait()
+			if h.Trust() != 29*time.Second {
+				t.Errorf("trust until %v", h.Trust())
+			}
+			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second+pause)
+		},
+		"of a claim": func(t *testing.T, r *rig) {
+			h := r.add(t, "a", nil)
+			time.Sleep(5 * time.Second)
+			claim, err := r.Claim(t.Context(), func() {}, &h.Hold)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.ahead.Store(int64(pause))
+			claim.End(5*time.Second, 30*time.Second)
+			if h.Trust() != 29*time.Second {
+				t.Errorf("trust until %v", h.Trust())
+			}
+			time.Sleep(5 * time.Second) // until the renewal would be due
+			synctest.Wait()
+			h.lostBy(t, renew.ErrDeadline, true, 10*time.Second+pause)
+		},
+	})
 }
 
 func TestWatchdog(t *testing.T) {

@@ -174,6 +174,11 @@ func (w *Watchdog) call(r *round) []error {
 		case errors.Is(errs[i], driver.ErrLost):
 			heap.Remove(&w.queue, h.index)
 			lost = append(lost, h)
+		case errs[i] == nil && now >= h.Trust():
+			// The answer came too late: the user may have seen the lease lost. The next tick ends it.
+			errs[i] = driver.ErrLost
+			h.schedule()
+			heap.Fix(&w.queue, h.index)
 		default:
 			w.apply(h, start, r.requests[i], errs[i])
 		}

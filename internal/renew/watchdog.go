@@ -231,13 +231,14 @@ func (c Claim) Renew(ttl time.Duration) error {
 	return c.w.call(c.round)[0]
 }
 
-// End ends the claim. A ttl says that the hold was granted again, by a request made at start.
+// End ends the claim. A ttl says that the hold was granted again, by a request made at start. An answer that came after
+// the end of trust prolongs nothing.
 func (c Claim) End(start instant, ttl time.Duration) {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	c.h.round = nil
 	if c.h.index >= 0 {
-		if ttl > 0 {
+		if ttl > 0 && c.w.Now() < c.h.Trust() {
 			c.h.extendTrust(start, ttl)
 		}
 		c.w.reschedule(c.h)
