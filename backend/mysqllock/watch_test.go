@@ -101,16 +101,45 @@ func TestNotifierOutlivesALongTTL(t *testing.T) {
 		defer n.mu.Unlock()
 		return time.Until(n.needed)
 	}
-	r := asks("long", driver.Exclusive)
-	r.TTL = 3 * time.Hour
-	take(t, b, r)
-	if d := needed(); d < 2*time.Hour {
-		t.Errorf("after a grant for %v the session ends in %v", r.TTL, d)
+	for i, mode := range []driver.Mode{driver.Exclusive, driver.Read, driver.Counted} {
+		r := asks(fmt.Sprint("long-", mode), mode)
+		r.TTL = time.Duration(10*i+3) * time.Hour
+		take(t, b, r)
+		if d := needed(); d < r.TTL-time.Hour {
+			t.Errorf("%v: after a grant for %v the session ends in %v", mode, r.TTL, d)
+		}
+		r.TTL += 3 * time.Hour
+		renews(t, b, r, nil)
+		if d := needed(); d < r.TTL-time.Hour {
+			t.Errorf("%v: after a renewal for %v the session ends in %v", mode, r.TTL, d)
+		}
 	}
-	r.TTL = 6 * time.Hour
+	held := asks("held", driver.Exclusive)
+	take(t, b, held)
+	other := rowAt(t, u)
+	n = notifierOf(t, other)
+	refused := asks("held", driver.Exclusive)
+	refused.TTL = 3 * time.Hour
+	if _, err := other.Acquire(t.Context(), refused); !errors.Is(err, driver.ErrHeld) {
+		t.Fatal(err)
+	}
+	if d := needed(); d > time.Hour {
+		t.Errorf("a refused attempt keeps the session for %v", d)
+	}
+}
+
+// A reader whose grant came before its process had an address gets one with the next renewal.
+func TestRenewedReaderHasAnAddress(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, Row)
+	b := rowAt(t, u)
+	r := asks("read", driver.Read)
+	take(t, b, r)
+	address := notifierOf(t, b).Address(0)
 	renews(t, b, r, nil)
-	if d := needed(); d < 5*time.Hour {
-		t.Errorf("after a renewal for %v the session ends in %v", r.TTL, d)
+	var claims string
+	if err := db.QueryRow("SELECT claims FROM distlock_locks WHERE k = ?", keyOf("read")).Scan(&claims); err != nil || !strings.Contains(claims, address) {
+		t.Errorf("%s, %v; want the address %s", claims, err, address)
 	}
 }
 

@@ -20,6 +20,9 @@ const busyRetry = 5 * time.Millisecond
 // Otherwise the row is read, and written if that changes it.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := b.acquire(ctx, r)
+	if err == nil {
+		b.notifier.Address(r.TTL) // the row has it for so long
+	}
 	return g, b.wrap("acquire", r.Name, err)
 }
 
@@ -28,7 +31,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.notifier.Address(r.TTL)}
+	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.notifier.Address(0)}
 	// Where this backend waits, others hold or have places, and take would change nothing.
 	if r.Mode.Alone() && !b.watchers.watched(KeyOf(r.Name)) {
 		if g, err := b.take(ctx, r, c); err != nil || g.Fence > 0 {

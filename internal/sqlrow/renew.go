@@ -1,6 +1,7 @@
 package sqlrow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -192,9 +193,11 @@ func (n *renewCall) renewSingly(list []int) {
 
 // renewOne renews the holds of one lock.
 func (n *renewCall) renewOne(name string, list []int) {
+	longest := slices.MaxFunc(list, func(i, j int) int { return cmp.Compare(n.holds[i].TTL, n.holds[j].TTL) })
+	address := n.b.notifier.Address(n.holds[longest].TTL)
 	err := n.b.change(n.ctx, name, func(s *state) (v decision) {
 		for _, i := range list {
-			changed, err := s.renew(n.holds[i])
+			changed, err := s.renew(n.holds[i], address)
 			n.answers[i] = err
 			v.write = v.write || changed
 		}
@@ -205,8 +208,8 @@ func (n *renewCall) renewOne(name string, list []int) {
 	}
 }
 
-// renew makes a hold last for its TTL at least.
-func (s *state) renew(h driver.Hold) (changed bool, err error) {
+// renew makes a hold last for its TTL at least, with a new address if there is one.
+func (s *state) renew(h driver.Hold, address string) (changed bool, err error) {
 	c, ok := s.Claim(h.Owner)
 	if !ok || !c.Holds() {
 		return false, driver.ErrLost
@@ -215,7 +218,7 @@ func (s *state) renew(h driver.Hold) (changed bool, err error) {
 	if !h.Shorten {
 		until = max(until, c.Until)
 	}
-	c.Until = until
+	c.Until, c.Address = until, cmp.Or(address, c.Address)
 	s.set(c)
 	s.Number = max(s.Number, int64(h.Floor>>claims.SpanBits))
 	return true, nil
