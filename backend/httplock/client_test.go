@@ -226,6 +226,36 @@ func TestNothingIsSentTwice(t *testing.T) {
 	}
 }
 
+// A server that works, and whose backend does not, is left by renewals too.
+func TestRenewalsLeaveAFailedBackend(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []string{"unknown", "unsent"} {
+		one, two := newFake(t), newFake(t)
+		b := openAll(t, one, two)
+		one.answer("/v1/renew", func(w http.ResponseWriter, _ *http.Request) {
+			one.mark(w)
+			fmt.Fprintf(w, `{"index":0,"outcome":%q}`+"\n"+`{"index":1,"outcome":%q}`+"\n", outcome, outcome)
+		})
+		holds := []driver.Hold{requestFor("a").Hold, requestFor("b").Hold}
+		for _, err := range b.Renew(soon(t), holds) {
+			noFact(t, "a renewal without an outcome", err)
+		}
+		for _, err := range b.Renew(soon(t), holds) {
+			if err != nil {
+				t.Errorf("%s: the next renewal: %v", outcome, err)
+			}
+		}
+		one.answer("/v1/renew", func(w http.ResponseWriter, _ *http.Request) {
+			one.mark(w)
+			fmt.Fprintf(w, `{"index":0,"outcome":%q}`+"\n"+`{"index":1,"outcome":"ok"}`+"\n", outcome)
+		})
+		b.client.current.Store(0)
+		if errs := b.Renew(soon(t), holds); errs[0] == nil || errs[1] != nil || b.client.current.Load() != 0 {
+			t.Errorf("%v; a server that renews some of the holds is left", errs)
+		}
+	}
+}
+
 // Each call is a request of its own, also one for the same hold at the same time: nothing is remembered or shared.
 func TestEachCallIsARequest(t *testing.T) {
 	t.Parallel()

@@ -132,10 +132,12 @@ func (c *client) renew(ctx context.Context, body []byte, each func(*endpoint, ht
 	defer a.Body.Close()
 	lines := bufio.NewScanner(a.Body)
 	lines.Buffer(nil, maxLine)
-	malformed := false
+	malformed, facts := false, false
 	for !malformed && lines.Scan() {
 		var line httpwire.Renewed
 		malformed = json.Unmarshal(lines.Bytes(), &line) != nil || !each(a.from, line)
+		outcome := outcomeOf(line)
+		facts = facts || outcome == nil || isFact(outcome)
 	}
 	err = errNoLine
 	switch {
@@ -144,7 +146,7 @@ func (c *client) renew(ctx context.Context, body []byte, each func(*endpoint, ht
 	case malformed:
 		err = errors.New("the answer is malformed")
 	}
-	if err != errNoLine {
+	if err != errNoLine || !facts { // the server works, and its backend may not
 		c.leave(ctx, a.from)
 	}
 	return tried{{a.from, err}}

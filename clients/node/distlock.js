@@ -175,7 +175,10 @@ export class Locks {
   /** Sends one request to the server in use, and goes to the next one if that gives no answer. */
   async #call(call, body, most, signal) {
     const at = this.#at;
-    const [kind, answer] = await this.#exchange(this.#urls[at], call, JSON.stringify(body), most, signal);
+    let [kind, answer] = await this.#exchange(this.#urls[at], call, JSON.stringify(body), most, signal);
+    if (call === "renew" && kind === "ok" && NO_ANSWER.has(answer.outcome ?? "unknown")) {
+      kind = "unknown"; // the server works, and its backend does not
+    }
     if (NO_ANSWER.has(kind) && !signal?.aborted && this.#at === at) this.#at = (at + 1) % this.#urls.length;
     return [kind, answer];
   }

@@ -288,6 +288,17 @@ test("renewal", async (t) => {
   assert.equal(server.calls("release").length, 1);
 });
 
+test("renewal by the next server", async (t) => {
+  for (const outcome of ["unknown", "unsent"]) {
+    const bad = await serve(t, { acquire: [grant({ ttl_ms: 40_000 })], renew: [[200, { index: 0, outcome }]] });
+    const good = await serve(t, { renew: [RENEWED] });
+    await locksOf(bad, good).with("x", { ttl: 60_000 }, async (lease) => {
+      await eventually(() => lease.signal.aborted || good.calls("renew").length > 0);
+      lease.check();
+    });
+  }
+});
+
 test("trust counts from before the request", async (t) => {
   const late = (answer) => () => sleep(510, answer);
   const slow = await serve(t, { acquire: [late(grant({ ttl_ms: 8_100 }))], renew: [late(RENEWED)] });

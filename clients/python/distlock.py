@@ -160,12 +160,14 @@ class Locks:
 
     def _renew(self, hold, ttl_ms, timeout):
         kind, answer = self._call("renew", {"holds": [dict(hold, ttl_ms=ttl_ms)]}, timeout)
-        return answer.get("outcome", "unknown") if kind == "ok" else "unknown"
+        return answer["outcome"] if kind == "ok" else "unknown"
 
     def _call(self, call, body, timeout):
         """Sends one request to the server in use, and goes to the next one if that gives no answer."""
         at = self._at
         kind, answer = self._exchange(self._urls[at], call, body, timeout)
+        if call == "renew" and kind == "ok" and answer.get("outcome") in (None, "unknown", "unsent"):
+            kind = "unknown"  # the server works, and its backend does not
         if kind in ("unknown", "unsent", "other"):
             with self._mutex:
                 if self._at == at:

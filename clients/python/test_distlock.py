@@ -298,6 +298,15 @@ class ClientTest(unittest.TestCase):
             self.assertLessEqual(lease.remaining(), 11)
         self.assertEqual(1, len(server.calls("release")))
 
+    def test_renewal_by_the_next_server(self):
+        for outcome in ("unknown", "unsent"):
+            bad = self.serve(acquire=[self.RENEWED_AT_ONCE], renew=[(200, {"index": 0, "outcome": outcome})])
+            good = self.serve(renew=[RENEWED])
+            with self.locks(bad, good).lock("x", ttl=60) as lease:
+                while not good.calls("renew"):
+                    lease.check()
+                    time.sleep(0.001)
+
     def test_trust_counts_from_before_the_request(self):
         def late(answer):
             time.sleep(0.5)

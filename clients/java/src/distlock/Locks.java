@@ -194,20 +194,22 @@ public final class Locks {
         Answer a = null;
         try {
             for (int n = 0; n < 2 + 2 * urls.size() && (n == 0 || until - System.nanoTime() > 0); n++) {
-                a = call("release", hold.body(), timeout);
-                if (a.kind.equals("lost") && unknown) {
-                    return new Answer("ok", a.body); // an earlier request has released it
+                try {
+                    a = call("release", hold.body(), timeout);
+                    if (a.kind.equals("lost") && unknown) {
+                        return new Answer("ok", a.body); // an earlier request has released it
+                    }
+                    if (a.isAnswer()) {
+                        return a;
+                    }
+                    unknown |= a.kind.equals("unknown");
+                    pause(n, until - System.nanoTime());
+                } catch (InterruptedException e) { // which may have ended a request before its answer
+                    interrupted = unknown = true;
+                    a = new Answer("unknown", Map.of("detail", "the thread was interrupted"));
                 }
-                if (a.isAnswer()) {
-                    return a;
-                }
-                unknown |= a.kind.equals("unknown");
-                pause(n, until - System.nanoTime());
             }
             return new Answer("unknown", a.body);
-        } catch (InterruptedException e) {
-            interrupted = true;
-            return new Answer("unknown", Map.of("detail", "the thread was interrupted"));
         } finally {
             if (interrupted) {
                 Thread.currentThread().interrupt();
@@ -220,13 +222,20 @@ public final class Locks {
         var body = hold.body();
         body.put("ttl_ms", o.millis());
         Answer a = call("renew", Map.of("holds", List.of(body)), o.timeout());
-        return a.kind.equals("ok") ? String.valueOf(a.body.get("outcome")) : "unknown";
+        return a.kind.equals("ok") ? outcome(a) : "unknown";
+    }
+
+    private static String outcome(Answer renewal) {
+        return renewal.body.get("outcome") instanceof String s ? s : "unknown";
     }
 
     /** Sends one request to the server in use, and goes to the next one if that gives no answer. */
     private Answer call(String call, Map<String, Object> body, long timeout) throws InterruptedException {
         int used = at.get();
         Answer a = exchange(urls.get(used), call, Json.write(body), timeout);
+        if (call.equals("renew") && a.kind.equals("ok") && !new Answer(outcome(a), a.body).isAnswer()) {
+            a = new Answer("unknown", a.body); // the server works, and its backend does not
+        }
         if (!a.isAnswer()) {
             at.compareAndSet(used, (used + 1) % urls.size());
         }

@@ -412,6 +412,18 @@ final class LocksTest {
         }
     }
 
+    static void renewalByTheNextServer() throws Exception {
+        for (String outcome : List.of("unknown", "unsent")) {
+            try (var bad = new Fake(grant(40_000, "7")).on("renew", renewed(outcome)); var good = new Fake(GRANT).on("renew", renewed("ok"))) {
+                var locks = new Locks(List.of(bad.url(), good.url()), null, java.net.http.HttpClient.newHttpClient());
+                try (var lease = locks.lock("x", ttl(60_000))) {
+                    eventually(() -> lease.lost().isDone() || !good.of("renew").isEmpty());
+                    lease.check();
+                }
+            }
+        }
+    }
+
     static void statedLoss() throws Exception {
         try (var s = new Fake(grant(40_000, "7")).on("renew", renewed("lost"))) {
             fails(DistlockException.Lost.class, () -> {
@@ -487,6 +499,22 @@ final class LocksTest {
             lease.release();
             that(Thread.interrupted());
             expect(s.of("release").size(), 1);
+        }
+    }
+
+    static void releaseByAThreadThatIsInterrupted() throws Exception {
+        try (var s = new Fake(GRANT).on("release", HANG, RELEASED)) {
+            var lease = s.locks().lock("x", TRY);
+            var caller = Thread.currentThread();
+            new Thread(() -> {
+                while (s.of("release").isEmpty()) {
+                    Thread.onSpinWait();
+                }
+                caller.interrupt();
+            }).start();
+            lease.release();
+            that(Thread.interrupted());
+            expect(s.of("release").size(), 2);
         }
     }
 
