@@ -379,6 +379,46 @@ func TestGroupOutlivesTheNotice(t *testing.T) {
 	p.must(76)
 }
 
+// A signal, or a request for the lock, ends the command before a process that it has started. That one works on under the lock.
+func TestGroupOutlivesASignal(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(url string, p *process){
+		"SIGTERM":     func(_ string, p *process) { p.send(syscall.SIGTERM) },
+		"the request": func(url string, _ *process) { finishWith(t, url, 0, "unlock", "--ask", "x") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, dir := askedFile(t), t.TempDir()
+			p := start(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`
+				(trap "echo told; until [ -e end ]; do sleep 0.01; done; exit" TERM; echo ready; while :; do sleep 0.01; done) & wait`)
+			p.out.await(t, "ready")
+			end(url, p)
+			p.out.await(t, "told")
+			time.Sleep(100 * time.Millisecond) // were that too short, the test would only see less
+			finishWith(t, url, 75, "run", "--no-wait", "x", "--", "true")
+			if err := os.WriteFile(dir+"/end", nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p.must(143)
+			finishWith(t, url, 0, "run", "--no-wait", "x", "--", "true")
+		})
+	}
+}
+
+// Another signal ends the wait for such a process.
+func TestSecondSignalEndsTheWaitForTheGroup(t *testing.T) {
+	t.Parallel()
+	url, dir := lockFile(t), t.TempDir()
+	p := start(t, url, "run", "x", "--", "sh", "-c", `(trap "echo told" TERM; echo ready; while [ -e `+dir+` ]; do sleep 0.01; done) & wait`)
+	p.out.await(t, "ready")
+	p.send(syscall.SIGTERM)
+	p.out.await(t, "told")
+	p.errors.await(t, "another signal ends the wait")
+	p.send(syscall.SIGTERM)
+	p.must(143)
+	finishWith(t, url, 0, "run", "--no-wait", "x", "--", "true")
+}
+
 // A command that was stopped keeps its lock.
 func TestStoppedCommand(t *testing.T) {
 	t.Parallel()

@@ -216,24 +216,32 @@ func (j *job) lost() {
 	j.warnf("%s; killing %s", reason(j.lease.Err()), j.argv[0])
 }
 
-// clearUp kills processes of the group that outlive a lock which is being lost, or was when notice was given: the server
-// may be back since.
+// clearUp waits for processes of the group that outlive their leader after a signal of this process, which may have
+// ended the leader first. It kills them when the lock is lost, or was to be lost when notice was given: the server may be
+// back since. Another signal to end stops the wait.
 func (j *job) clearUp() {
-	if !j.losing || j.onLoss == lossIgnore {
+	var end <-chan time.Time
+	switch {
+	case j.losing && j.onLoss != lossIgnore:
+		end = time.After(time.Until(j.until))
+	case j.losing || !j.toEnd && !j.gaveWay:
 		return
 	}
-	lost, end := j.lease.Context().Done(), time.NewTimer(time.Until(j.until))
-	defer end.Stop()
+	lost, slow := j.lease.Context().Done(), time.After(firstReport)
 	for reap(); unix.Kill(-j.pid, 0) == nil; reap() {
 		select {
 		case <-lost:
-			j.signal(unix.SIGKILL)
+			j.lost()
 			return
-		case <-end.C:
+		case <-end:
 			j.signal(unix.SIGKILL)
 			return
 		case sig := <-j.signals.ch:
-			j.forward(sig.(syscall.Signal))
+			if j.forward(sig.(syscall.Signal)); end == nil && ends(sig) {
+				return
+			}
+		case <-slow:
+			j.warnf("waiting for processes that %s has left; another signal ends the wait", j.argv[0])
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -256,18 +264,32 @@ func (j *job) forward(sig syscall.Signal) {
 	switch sig {
 	case unix.SIGPIPE: // a closed pipe only drops a message
 	case unix.SIGTTIN:
-		j.beside = true
+		j.otherReads()
 	case unix.SIGCONT:
 		j.resume()
 	default:
 		// Programs that run for long read their configuration again upon SIGHUP.
 		j.signal(sig)
-		if sig != unix.SIGHUP && slices.Contains(ending, os.Signal(sig)) {
+		if ends(sig) {
 			j.toEnd = true
 			j.signal(unix.SIGCONT) // a stopped command ends only then
 		}
 	}
 }
+
+// otherReads gives the terminal back to this group, of which another command wants to read from it. That may be a pager
+// which the command writes to, so it must not wait for the command's end. The command gets the terminal again if it reads.
+func (j *job) otherReads() {
+	if j.tty.takeBack(j.pid) {
+		j.tty.lends = false
+		_ = unix.Kill(0, unix.SIGCONT)
+		return
+	}
+	j.beside = true
+}
+
+// ends reports whether a signal of the user asks the command to end.
+func ends(sig os.Signal) bool { return sig != unix.SIGHUP && slices.Contains(ending, sig) }
 
 // stopped stops this process, too, if the command was stopped from the terminal, since the shell waits
 // for this process. The lock is not renewed meanwhile. A command that was stopped in another way keeps
@@ -371,12 +393,9 @@ func (t *terminal) shows(group int) bool {
 // give puts the command's group into the foreground if this one is there and lends it, and reports whether it did.
 func (t *terminal) give(group int) bool { return t.before() && t.lends && t.put(group) == nil }
 
-// takeBack puts this group into the foreground if the command's is there.
-func (t *terminal) takeBack(group int) {
-	if t.shows(group) {
-		_ = t.put(t.own) // the shell repairs a failure
-	}
-}
+// takeBack puts this group into the foreground if the command's is there, and reports whether it did. The shell repairs
+// a failure.
+func (t *terminal) takeBack(group int) bool { return t.shows(group) && t.put(t.own) == nil }
 
 // stayUnstopped lets this process write to the terminal, and change the foreground group, while it is in
 // the background, and go on renewing when another command of its pipeline wants to read from the terminal. It must be

@@ -163,7 +163,9 @@ The command runs in its own process group. Run forwards signals to it and return
 exit code. If the lock can't be renewed, run stops the command before another client can
 get the lock. If distlock itself is killed, so is the command (on Linux), but not the
 command's own children. The lock does not protect processes that the command leaves
-running in the background.
+running in the background. After a signal or a request for the lock, though, run waits
+for all processes of the group; another signal ends that wait. A process that leaves the
+group is neither signalled nor waited for: in scripts, call timeout with --foreground.
 
 At a terminal, a Ctrl-C that ends the command ends the script that called run, too. A
 command whose standard input is no terminal gets the terminal when it reads from it.

@@ -260,8 +260,8 @@ func TestKilledInBackground(t *testing.T) {
 	p.must(0)
 }
 
-// Another command of the pipeline, such as a pager, wants to read from the terminal, which the command under the lock
-// has. It waits, and distlock goes on renewing. The shell must notice that the other command goes on when this one
+// Another command of the pipeline wants to read from the terminal, which the command under the lock
+// has. It gets it, and distlock goes on renewing. The shell must notice that the other command goes on when this one
 // has ended: dash may take it for stopped.
 func TestReaderBesideInAPipeline(t *testing.T) {
 	t.Parallel()
@@ -284,6 +284,19 @@ func TestReaderBesideInAPipeline(t *testing.T) {
 	}
 	press(t, keys, "one\n")
 	screen.await(t, "got-one")
+	p.must(0)
+}
+
+// A pager that reads a key before it reads on does not wait for the command, which waits for the pager.
+func TestPagerOfACommandThatWrites(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := command(t, lockFile(t))
+	p.Path, p.Args = "/bin/bash", []string{"bash", "-mc", `cd ` + t.TempDir() + `; "$SELF" run x -- sh -c 'touch ready; head -c 200000 /dev/zero' |
+		(until [ -e ready ]; do sleep 0.02; done; read line </dev/tty; echo "got-$line-$(wc -c)" >/dev/tty)`}
+	p.atTerminal(tty)
+	press(t, keys, "one\n")
+	screen.await(t, "got-one-200000")
 	p.must(0)
 }
 
