@@ -280,7 +280,7 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 		bt.b.holds.granted(r, bt.last, bt.start.Add(r.TTL), bt.b.endAtMembers(r.TTL), len(bt.votes), bt.loss)
 		return grant, nil
 	}
-	if (bt.known || bt.mayDowngrade()) && !errors.Is(err, driver.ErrHeld) {
+	if (bt.known || bt.mayDowngrade() && !driver.Final(err)) && !errors.Is(err, driver.ErrHeld) {
 		// It may still hold, by the votes that it has.
 		bt.b.holds.undecided(bt.r.Owner, driver.Final(err))
 		return driver.Grant{}, err

@@ -81,6 +81,31 @@ func TestVotesAreWonBackForReading(t *testing.T) {
 	})
 }
 
+// A reader that is refused for good leaves no vote behind, though it may be a writer's downgrade as far as is known here.
+func TestRefusedReaderLeavesNoVote(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
+			r := request(driver.Read)
+			for _, s := range c.stores[:2] {
+				mutex := request(driver.Exclusive)
+				mutex.Name = r.Name
+				take(t, s.Connect(), mutex)
+			}
+			if slow {
+				w.slow(2, 100*time.Millisecond)
+			}
+			if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("a reader of a mutex: %v", err)
+			}
+			time.Sleep(time.Second)
+			info, err := c.stores[2].Connect().Inspect(t.Context(), r.Name)
+			if err != nil || len(info.Holders) > 0 {
+				t.Errorf("slow: %v: %+v, %v; want no vote", slow, info.Holders, err)
+			}
+		})
+	}
+}
+
 // A client that wants very many fences does not use them up.
 func TestFencesOfAGrantAreBounded(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, _ *cluster, b *quorum.Backend, _ *wire) {
