@@ -254,6 +254,70 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
+// A hold whose downgrade had no answer is renewed, as a quorum does, and released, in whichever mode it is.
+func TestRenewalAfterADowngradeWithoutAnAnswer(t *testing.T) {
+	for what, lose := range map[string]func(*faultproxy.Proxy){
+		"request": func(p *faultproxy.Proxy) { p.LoseRequest(infixOf(driver.Read)) },
+		"answer":  func(p *faultproxy.Proxy) { p.LoseReply(infixOf(driver.Read)) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
+			a, op := open(t, "zk://"+p.Addr()), admin(t)
+			r := request("", driver.Write)
+			r.OnLost = func() { t.Error("it was reported as lost") }
+			acquire(t, a, r)
+			lose(p)
+			r.Mode = driver.Read
+			if g, err := a.Acquire(t.Context(), r); err == nil {
+				t.Fatalf("granted without an answer: %+v", g)
+			}
+			eventually(t, "it is renewed", func() bool {
+				err := a.Renew(t.Context(), []driver.Hold{r.Hold})[0]
+				if errors.Is(err, driver.ErrLost) {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			release(t, a, r)
+			if left := nodes(t, op, pathOf(r.Name)); len(left) > 0 {
+				t.Errorf("%d nodes are left", len(left))
+			}
+		})
+	}
+}
+
+// A revocation that arrives between a downgrade without an answer and its repetition is kept, whatever the versions are.
+func TestRevocationAfterADowngradeWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
+	a, b, op := open(t, "zk://"+p.Addr()), open(t, testserver.SharedZooKeeper(t).URL()), admin(t)
+	r := request("", driver.Write)
+	revoked := make(chan struct{}, 9)
+	r.OnRevoke = func() { revoked <- struct{}{} }
+	acquire(t, a, r)
+	acquire(t, a, r) // the writer's node has the version that the reader's is going to have
+	p.LoseReply(infixOf(driver.Read))
+	r.Mode = driver.Read
+	if g, err := a.Acquire(t.Context(), r); err == nil {
+		t.Fatalf("granted without an answer: %+v", g)
+	}
+	if err := b.Revoke(t.Context(), r.Hold); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is granted", func() bool {
+		_, err := a.Acquire(t.Context(), r)
+		return err == nil
+	})
+	path := pathOf(r.Name)
+	data, _, err := op.Get(t.Context(), path+"/"+nodes(t, op, path)[0].name)
+	if err != nil || string(data) != revokeData {
+		t.Errorf("the reader's node has %q, %v", data, err)
+	}
+	<-revoked
+	release(t, a, r)
+}
+
 // A downgrade that is retried until there is an answer leaves one reader node, whichever message is lost.
 func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	for what, lose := range map[string]func(*faultproxy.Proxy){

@@ -154,6 +154,9 @@ func (t *ticket) reread(ctx context.Context) error {
 	return nil
 }
 
+// unknownVersion is the version of no data: the next write reads it, and whether the lock was revoked.
+const unknownVersion = -2
+
 // resolve finds the nodes of an unknown ticket. It deletes nodes of the Owner that belong to an
 // older session.
 func (t *ticket) resolve(ctx context.Context) error {
@@ -166,6 +169,7 @@ func (t *ticket) resolve(ctx context.Context) error {
 	}
 	if t.node = node; node != "" {
 		t.mode = m // a downgrade may have succeeded
+		t.version = unknownVersion
 	}
 	if t.mode == driver.Counted {
 		if t.queueNode, _, err = t.find(ctx, t.queueDir()); err != nil {

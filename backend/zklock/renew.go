@@ -19,6 +19,8 @@ const (
 // Renew verifies that the nodes of all holds exist, in one request for 500 holds of a session. The
 // session keeps itself alive. So a TTL can't exceed the TTL with which the hold was acquired.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
+	start := time.Now()
+	var wg wait.Group
 	errs := make([]error, len(holds))
 	bySession := map[*session][]nodeCheck{}
 	for i, h := range holds {
@@ -37,10 +39,17 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			errs[i] = fmt.Errorf("zklock: renew %s: %w: it shares a session for a TTL of %v, which can't become %v", driver.Quote(h.Name), driver.ErrUnsupported, t.s.ttl, h.TTL)
 			continue
 		}
-		bySession[t.s] = append(bySession[t.s], nodeCheck{t, h.TTL, &errs[i]})
+		c := nodeCheck{t, h.TTL, &errs[i]}
+		if t.unknown {
+			wg.Go(func() {
+				if c.resolve(ctx) {
+					t.s.verify(ctx, []nodeCheck{c}, start)
+				}
+			})
+			continue
+		}
+		bySession[t.s] = append(bySession[t.s], c)
 	}
-	start := time.Now()
-	var wg wait.Group
 	for s, checks := range bySession {
 		for len(checks) > 0 {
 			n := fitting(checks)
@@ -98,6 +107,23 @@ func (s *session) verify(ctx context.Context, batch []nodeCheck, start time.Time
 		}
 		return
 	}
+}
+
+// resolve finds the node of a hold whose downgrade had no answer. It reports whether there is one.
+func (c nodeCheck) resolve(ctx context.Context) bool {
+	err := c.t.resolve(ctx)
+	switch {
+	case sessionOver(err):
+		*c.err = driver.ErrLost
+	case err != nil:
+		*c.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(c.t.name), err)
+	case c.t.node == "":
+		c.lost()
+	default:
+		c.t.watchHeld()
+		return true
+	}
+	return false
 }
 
 // lost is for a hold whose node is gone.
