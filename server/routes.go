@@ -149,6 +149,7 @@ func (c *exchange) hello() error {
 
 // showMetrics answers in Prometheus's text format.
 func (c *exchange) showMetrics() error {
+	c.s.seen.expire(time.Now())
 	promhttp.HandlerFor(c.s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)
 	return nil
 }

@@ -143,6 +143,7 @@ func (s *seen) granted(r driver.Request, g driver.Grant, arrived, called time.Ti
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.name(r.Name)
+	n.expire(called)
 	if h := n.holds[r.Owner]; h != nil {
 		if h.Fence == g.Fence {
 			return // a repeated request
@@ -199,6 +200,7 @@ func (s *seen) renewed(h driver.Hold, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.old(h.Name); n != nil && n.holds[h.Owner] != nil {
+		s.name(h.Name) // so that it is not forgotten
 		n.holds[h.Owner].ttl, n.holds[h.Owner].until = h.TTL, at.Add(h.TTL)
 	}
 }
@@ -305,6 +307,15 @@ func (n *nameSeen) expire(now time.Time) {
 		if sp.until.Before(now) {
 			n.end(owner, sp, sp.until, "end.expired")
 		}
+	}
+}
+
+// expire ends the holds of all names whose TTL is over.
+func (s *seen) expire(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for e := s.recent.Front(); e != nil; e = e.Next() {
+		e.Value.(*nameSeen).expire(now)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,35 @@ func (s *seen) take(name, owner string, fence uint64, waited time.Duration) driv
 	s.granted(driver.Request{Hold: h, Meta: map[string]string{"program": "p", "pid": "1", "host": "h"}},
 		driver.Grant{Fence: fence, Fences: 1, TTL: h.TTL}, time.Now().Add(-waited), time.Now())
 	return h
+}
+
+// The end of each hold is counted, whether anybody looks at the page or not.
+func TestSeenEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSeen()
+		var ends []string
+		s.onEnd = func(sp *holdRecord) { ends = append(ends, fmt.Sprint(sp.Fence, sp.End)) }
+		s.take("x", "a", 1, 0)
+		time.Sleep(2 * time.Minute)
+		s.take("x", "b", 2, 0) // a's TTL is over
+		leader := s.take("leader", "c", 3, 0)
+		for i := range 2 * mostNames {
+			s.take(fmt.Sprint(i), "d", 4, 0)
+			if i%(mostNames/2) == 0 {
+				s.renewed(leader, time.Now())
+			}
+		}
+		s.released(leader)
+		s.take("y", "e", 5, 0)
+		time.Sleep(2 * time.Minute)
+		ends = slices.DeleteFunc(ends, func(e string) bool { return strings.HasPrefix(e, "4") })
+		s.expire(time.Now())
+		ends = slices.DeleteFunc(ends, func(e string) bool { return strings.HasPrefix(e, "4") })
+		if want := []string{"1end.expired", "3end.released", "5end.expired"}; !slices.Equal(slices.Sorted(slices.Values(ends)), want) {
+			t.Errorf("got the ends %q, want %q", ends, want)
+		}
+	})
 }
 
 func TestSeenUse(t *testing.T) {
