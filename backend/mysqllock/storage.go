@@ -197,6 +197,9 @@ func (c columnSpec) check(columns tableInfo) error {
 		return fmt.Errorf("column %s is missing", c.name)
 	case !slices.Contains(types, f.kind):
 		return fmt.Errorf("column %s is %s: want %s", c.name, f.kind, strings.Join(types, " or "))
+	case (f.kind == "char" || f.kind == "binary") && f.length != length:
+		// It would pad a shorter value, which then is another one.
+		return fmt.Errorf("column %s is %s(%d), which has a fixed length: want %s", c.name, f.kind, f.length, strings.Join(types[:2], " or "))
 	case f.length < length && !slices.Contains(longTypes[:6], f.kind):
 		return fmt.Errorf("column %s has room for %d characters: want %d at least", c.name, f.length, length)
 	}

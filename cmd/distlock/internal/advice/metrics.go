@@ -50,6 +50,9 @@ func FromMetrics(text io.Reader) ([]*Usage, error) {
 			d := usage(m).Held
 			if name == waitMetric {
 				d = usage(m).Waited
+				if label(m, outcomeLabel) == "refused" {
+					continue // a try does not wait
+				}
 			}
 			d.(*histogram).add(m.GetHistogram())
 		}

@@ -16,8 +16,11 @@ func TestAdviceOfMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	bounds := prometheus.ExponentialBuckets(.001, 1.2, 60)
 	holds := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: holdMetric, Buckets: bounds}, []string{"class", "mode", "outcome"})
+	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: waitMetric, Buckets: bounds}, []string{"class", "mode", "outcome"})
+	waits.WithLabelValues("job:*", "write", "granted").Observe(10)
+	waits.WithLabelValues("job:*", "write", "refused").Observe(.001) // a try does not wait
 	waiting := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: waitingMetric}, []string{"class", "mode"})
-	registry.MustRegister(holds, waiting)
+	registry.MustRegister(holds, waits, waiting)
 	random := rand.New(rand.NewPCG(3, 4))
 	var truth []time.Duration
 	for i := range 20_000 {
@@ -34,7 +37,7 @@ func TestAdviceOfMetrics(t *testing.T) {
 		t.Fatalf("got %d classes, %v", len(all), err)
 	}
 	u := all[0]
-	if u.Class != "job:*" || u.Held.Count() != 20_000 || u.Waiting != 3 || u.Waited.Count() != 0 || u.Lost != 0 {
+	if u.Class != "job:*" || u.Held.Count() != 20_000 || u.Waiting != 3 || u.Waited.Count() != 1 || u.Lost != 0 {
 		t.Errorf("got %+v", u)
 	}
 	for _, q := range []float64{.5, .99, .999} {

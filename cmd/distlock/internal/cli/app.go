@@ -194,22 +194,37 @@ func passwordsOf(rawURL string) []string {
 
 // secretsIn returns the passwords of a URL as they are written there.
 func secretsIn(rawURL string) []string {
-	_, rest, ok := strings.Cut(rawURL, "//")
-	if !ok {
-		return nil
-	}
-	rest, query, _ := strings.Cut(rest, "?")
+	rest, query, _ := strings.Cut(rawURL, "?")
+	_, rest, _ = strings.Cut(rest, "//")
 	user, password, ok := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
 	if !ok && (strings.HasPrefix(rawURL, "http") || strings.HasPrefix(rawURL, "redis")) {
 		password = user // a token or a password without its colon
 	}
 	secrets := []string{password}
 	for _, pair := range strings.Split(query, "&") {
-		if key, value, _ := strings.Cut(pair, "="); isSecret(key) {
+		key, value, _ := strings.Cut(pair, "=")
+		if isSecret(key) {
 			secrets = append(secrets, value)
 		}
+		secrets = append(secrets, secretsOfMember(value)...)
 	}
 	return slices.DeleteFunc(secrets, func(s string) bool { return s == "" })
+}
+
+// secretsOfMember returns the passwords of a parameter that has the URL of a member, after its name in shard:, also as they
+// are escaped there.
+func secretsOfMember(value string) (secrets []string) {
+	member, err := url.QueryUnescape(value)
+	if err != nil || !strings.Contains(member, "://") {
+		return nil
+	}
+	if name, u, ok := strings.Cut(member, "="); ok && !strings.Contains(name, ":") {
+		member = u
+	}
+	for _, s := range secretsIn(member) {
+		secrets = append(secrets, s, url.QueryEscape(s))
+	}
+	return secrets
 }
 
 // isSecret reports whether the values of a query parameter are secrets, and not the names of files with them.

@@ -86,6 +86,8 @@ func TestBadConfigFile(t *testing.T) {
 		{"mem:a", 0o602, "chmod go-w"},
 		{"redis://:s3cr3t-word@127.0.0.1:1", 0o644, "chmod o-r"},
 		{"redis://:abc@127.0.0.1:1", 0o644, "chmod o-r"},
+		{"shard:?member=a=redis%3A%2F%2F%3As3cr3t-word%40127.0.0.1%3A1", 0o644, "chmod o-r"},
+		{"quorum:?member=redis%3A%2F%2Fu%3As3cr3t-word%40127.0.0.1%3A1", 0o644, "chmod o-r"},
 		{strings.Repeat("x", 100_000), 0o600, "want a small file"},
 	} {
 		path := configFile(t, test.text, test.mode)
