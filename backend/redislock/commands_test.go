@@ -42,6 +42,34 @@ func usage(t testing.TB, srv *testserver.RedisServer) (sent, inside map[string]i
 	return sent, inside
 }
 
+// A look at another program's hash costs the same, whatever its size.
+func TestInspectOfALargeHash(t *testing.T) {
+	srv := testserver.Redis(t)
+	for _, layout := range []Layout{String, Redisson} {
+		b := openOwn(t, srv.Addr(), Options{Layout: layout})
+		for what, mode := range map[string]string{"without a mode": "", "with another mode": "dark"} {
+			args := []string{"HSET", what}
+			for i := range 5000 {
+				args = append(args, fmt.Sprint("field", i), "x")
+			}
+			if mode != "" {
+				args = append(args, "mode", mode)
+			}
+			if _, err := srv.Do(args...); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = b.Inspect(t.Context(), what) // loads the script
+			usage(t, srv)
+			if _, err := b.Inspect(t.Context(), what); !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("a hash %s: %v", what, err)
+			}
+			if _, inside := usage(t, srv); inside["get"]+inside["pttl"]+inside["hkeys"] > 5 {
+				t.Errorf("a hash %s: %v", what, inside)
+			}
+		}
+	}
+}
+
 // Each call for a lock is one command on the network. The test logs the commands that its script calls.
 func TestCommandsOfEachCall(t *testing.T) {
 	srv := testserver.Redis(t)

@@ -341,7 +341,7 @@ func composeIn(v redisconn.PubSubMode, files []string) version {
 }
 
 var (
-	inspectScript = compose("inspect")
+	inspectScript = compose("foreign", "inspect")
 	listStrings   = compose("foreign", "list_strings")
 	listHashes    = compose("foreign", "list_hashes")
 )

@@ -33,7 +33,9 @@ if kind == 'string' then
   end
 elseif kind == 'hash' then
   value = call('HGET', KEYS[1], 'mode') or ''
-  local fields = call('HKEYS', KEYS[1])
+  -- Another program's hash may have millions of fields.
+  local lock = isMode(value, call('PTTL', KEYS[1])) or value == '' and call('HLEN', KEYS[1]) == 1
+  local fields = lock and call('HKEYS', KEYS[1]) or {}
   for _, field in ipairs(fields) do
     if field ~= 'mode' then
       local left = call('PTTL', KEYS[1])
