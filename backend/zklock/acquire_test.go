@@ -158,6 +158,16 @@ func TestResolveAsksTheLeader(t *testing.T) {
 	}
 }
 
+// isRevoked fails unless the only node of a lock has a revocation.
+func isRevoked(t *testing.T, op *zk.Conn, r driver.Request) {
+	t.Helper()
+	path := pathOf(r.Name)
+	data, _, err := op.Get(t.Context(), path+"/"+nodes(t, op, path)[0].name)
+	if err != nil || string(data) != revokeData {
+		t.Fatalf("the node's data is %q, %v", data, err)
+	}
+}
+
 // A holder that acquires again does not overwrite a revocation.
 func TestRegrantKeepsTheRevocation(t *testing.T) {
 	t.Parallel()
@@ -169,13 +179,9 @@ func TestRegrantKeepsTheRevocation(t *testing.T) {
 	if err := b.Revoke(t.Context(), r.Hold); err != nil {
 		t.Fatal(err)
 	}
-	path := pathOf(r.Name)
 	for range 3 {
 		acquire(t, a, r)
-		data, _, err := op.Get(t.Context(), path+"/"+nodes(t, op, path)[0].name)
-		if err != nil || string(data) != revokeData {
-			t.Fatalf("the node's data is %q, %v", data, err)
-		}
+		isRevoked(t, op, r)
 	}
 }
 
@@ -194,11 +200,7 @@ func TestDowngradeKeepsTheRevocation(t *testing.T) {
 	}
 	r.Mode = driver.Read
 	acquire(t, a, r)
-	path := pathOf(r.Name)
-	data, _, err := op.Get(t.Context(), path+"/"+nodes(t, op, path)[0].name)
-	if err != nil || string(data) != revokeData {
-		t.Errorf("the reader's node has %q, %v", data, err)
-	}
+	isRevoked(t, op, r)
 	<-revoked
 	release(t, a, r)
 	if n := len(revoked); n > 0 {
@@ -309,11 +311,7 @@ func TestRevocationAfterADowngradeWithoutAnAnswer(t *testing.T) {
 		_, err := a.Acquire(t.Context(), r)
 		return err == nil
 	})
-	path := pathOf(r.Name)
-	data, _, err := op.Get(t.Context(), path+"/"+nodes(t, op, path)[0].name)
-	if err != nil || string(data) != revokeData {
-		t.Errorf("the reader's node has %q, %v", data, err)
-	}
+	isRevoked(t, op, r)
 	<-revoked
 	release(t, a, r)
 }

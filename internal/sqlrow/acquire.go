@@ -21,7 +21,7 @@ const busyRetry = 5 * time.Millisecond
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := b.acquire(ctx, r)
 	if err == nil {
-		b.notifier.Address(r.TTL) // the row has it for so long
+		b.notifier.Address(r.TTL) // keeps the address that the row has now
 	}
 	return g, b.wrap("acquire", r.Name, err)
 }

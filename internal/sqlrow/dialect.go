@@ -147,8 +147,9 @@ const (
 // a delay: the rows decide, and are read from time to time.
 type Notifier interface {
 	// Address returns the text that a row stores with a hold or waiter of this backend, so that
-	// others can wait for its notifications; "" if there is none. A hold's row has it for life; with 0 it
-	// is for an attempt or a place in the queue, which is renewed soon. Address does not block. It may start work that improves later answers.
+	// others can wait for its notifications; "" if there is none. The text stays valid for life, which is a
+	// hold's TTL, and 0 for an attempt or a place in the queue, which asks again soon. Address does not
+	// block. It may start work that improves later answers.
 	Address(life time.Duration) string
 
 	// Notify is called after a change that may unblock waiters, of a row that is marked as waited
