@@ -39,7 +39,7 @@ func sqlCells() []cell {
 	advisory := deployment{name: "postgres-advisory", title: "PostgreSQL, connections", ttl: 2 * time.Second, start: postgreSQL("advisory")}
 	replicated := deployment{name: "postgres-standby", title: "PostgreSQL with a standby, rows", ttl: 3 * time.Second, start: postgreSQL("row")}
 	return slices.Concat(
-		networkCells(mariadb), diskAndClockCells(mariadb), connectionCells(session),
+		networkCells(mariadb), diskAndClockCells(mariadb), connectionCells(session), []cell{{withClock(session), clockAhead, "clock-ahead", safe}},
 		networkCells(postgres), diskAndClockCells(postgres), connectionCells(advisory),
 		[]cell{{replicated, promote, "failover", withFences}},
 	)
@@ -63,7 +63,6 @@ func connectionCells(d deployment) []cell {
 		{d, pauseServer, "pause-server", safe},
 		{d, blackHole, "black-hole", safe},
 		{d, delay, "delay", safe},
-		{withClock(d), clockAhead, "clock-ahead", safe},
 		{withClock(d), clockBehind, "clock-behind", safe},
 	}
 }

@@ -1,0 +1,65 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// PostgreSQL ends idle sessions by its wall clock. If that jumps forward between the last renewal and the alarm that an
+// earlier renewal set, the alarm finds the TTL over. The holder loses the lock as if its connection were cut, and is told
+// so.
+func TestLongClockAheadEndsSessions(t *testing.T) {
+	clock := preload(t, "clock", "DISTLOCK_CHAOS_CLOCK")
+	srv := testserver.Postgres(t, testserver.PostgresOptions{})
+	for _, level := range []string{"session", "transaction"} {
+		t.Run(level, func(t *testing.T) {
+			u, err := url.Parse(srv.Database(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := u.Query()
+			q.Set("strategy", "advisory")
+			q.Set("level", level)
+			u.RawQuery = q.Encode()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			locks, err := distlock.Open(ctx, u.String()+"&create=true", &distlock.Options{TTL: 2 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer locks.Close()
+			held, err := locks.Mutex(hot).Lock(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for held.Context().Err() == nil && ctx.Err() == nil {
+				clock.set(t, clock.value+time.Minute.Microseconds())
+				// The next renewal sets an alarm for a second later, when the server would look whether its client lives. The
+				// one after it comes before that alarm. A jump just then ends the session.
+				time.Sleep(700*time.Millisecond + rand.N(900*time.Millisecond))
+			}
+			if err := context.Cause(held.Context()); !errors.Is(err, distlock.ErrLost) {
+				t.Errorf("the lease ended with %v", err)
+			}
+			next, err := locks.Mutex(hot).Lock(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if next.Fence() <= held.Fence() {
+				t.Errorf("fence %d after %d", next.Fence(), held.Fence())
+			}
+			if err := next.Unlock(ctx); err != nil && !errors.Is(err, distlock.ErrLost) {
+				t.Error(err)
+			}
+		})
+	}
+}
