@@ -66,14 +66,9 @@ func (b *Backend) readExpiring(ctx context.Context, all []*expiring) {
 		}
 		known, gets = append(known, e), append(gets, clientv3.OpGet(key))
 	}
-	if len(gets) == 0 {
-		return
-	}
-	resp, err := b.commitAll(ctx, gets)
-	for i, e := range known {
-		if e.err = err; err == nil {
-			e.keys = parseQueue(b.folder(e.o.name), resp[i].GetResponseRange().Kvs).of(e.o.owner)
-		}
+	for i, r := range b.commitEach(ctx, gets) {
+		e := known[i]
+		e.keys, e.err = parseQueue(b.folder(e.o.name), r.GetResponseRange().GetKvs()).of(e.o.owner), r.err
 	}
 }
 
@@ -87,18 +82,14 @@ func (b *Backend) deleteExpiring(ctx context.Context, all []*expiring) {
 			deletes = append(deletes, k.delete())
 		}
 	}
-	if len(deletes) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, expireTimeout)
 	defer cancel()
-	resp, err := b.commitAll(ctx, deletes)
-	for i, e := range of {
+	for i, r := range b.commitEach(ctx, deletes) {
 		switch {
-		case err != nil:
-			e.err = err
-		case resp[i].GetResponseTxn().Succeeded:
-			e.gone++
+		case r.err != nil:
+			of[i].err = r.err
+		case r.GetResponseTxn().Succeeded:
+			of[i].gone++
 		}
 	}
 }

@@ -240,13 +240,53 @@ func TestDeletionsInSmallTransactions(t *testing.T) {
 		keys = append(keys, onlyKey(t, other, name).key)
 	}
 	for _, b := range []*Backend{b, other} {
-		if err := b.deleteKeys(t.Context(), keys); err != nil {
-			t.Error(err)
+		if n := len(b.deleteKeys(t.Context(), keys)); n != len(keys) {
+			t.Errorf("%d of %d keys are deleted", n, len(keys))
 		}
 	}
 	for _, name := range names {
 		if n := len(storedKeys(t, b, name)); n > 0 {
 			t.Errorf("%s has %d keys after their deletion", name, n)
+		}
+	}
+}
+
+// A key that the user may no longer touch does not keep the other keys of its batch.
+func TestDeletionsBesideAForbiddenKey(t *testing.T) {
+	t.Parallel()
+	for _, detached := range []bool{true, false} {
+		srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
+		both := func(prefix string) testserver.EtcdGrant {
+			return testserver.EtcdGrant{Prefix: prefix, Read: true, Write: true}
+		}
+		all := mustOpen(t, srv.AddUser("all", "x", both("locks/"))+"/locks")
+		u := srv.AddUser("some", "x", both("locks/a/"), both("locks/b/"), both("locks/c/"))
+		if detached {
+			u += "/locks?detached=true"
+		} else {
+			u += "/locks"
+		}
+		b := mustOpen(t, u)
+		var due []*ownerState
+		var keys []string
+		for _, name := range []string{"a", "b", "c"} {
+			r := request(name, driver.Exclusive)
+			acquire(t, b, r)
+			keys = append(keys, onlyKey(t, all, name).key)
+			if detached {
+				due = append(due, expireNow(b, r.Owner)[0].o)
+			}
+		}
+		srv.RevokePrefix("some", "locks/b/")
+		if detached {
+			b.expire(t.Context(), due)
+		} else if done := b.deleteKeys(t.Context(), keys); len(done) != len(keys) {
+			t.Errorf("%v are deleted again and again", keys)
+		}
+		for name, want := range map[string]int{"a": 0, "b": 1, "c": 0} {
+			if n := len(storedKeys(t, all, name)); n != want {
+				t.Errorf("detached %v: %s has %d keys, want %d", detached, name, n, want)
+			}
 		}
 	}
 }

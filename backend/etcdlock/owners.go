@@ -332,7 +332,7 @@ const tombstoneLife = 10 * time.Minute
 
 // tombstones deletes the keys of released Owners that may still be written.
 type tombstones struct {
-	delete func(ctx context.Context, keys []string) error
+	delete func(ctx context.Context, keys []string) (done []string)
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     wait.Group
@@ -349,7 +349,7 @@ type tombstone struct {
 	deletions int
 }
 
-func (s *tombstones) init(delete func(ctx context.Context, keys []string) error) {
+func (s *tombstones) init(delete func(ctx context.Context, keys []string) (done []string)) {
 	s.delete, s.byKey, s.byOwner = delete, map[string]*tombstone{}, map[string]bool{}
 	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 }
@@ -399,9 +399,7 @@ func (s *tombstones) run() {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
-		if s.delete(ctx, due) == nil {
-			s.deleted(due)
-		}
+		s.deleted(s.delete(ctx, due))
 		cancel()
 	}
 }

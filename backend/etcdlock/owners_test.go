@@ -26,11 +26,11 @@ func TestTombstoneKeepsKeyFromReuse(t *testing.T) {
 		var ages []time.Duration
 		start := time.Now()
 		var s tombstones
-		s.init(func(_ context.Context, keys []string) error {
+		s.init(func(_ context.Context, keys []string) []string {
 			if len(keys) > 0 {
 				ages = append(ages, time.Since(start))
 			}
-			return nil
+			return keys
 		})
 		defer s.close()
 		s.add("key", "owner")

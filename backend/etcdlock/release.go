@@ -84,8 +84,8 @@ func (b *Backend) readQueue(ctx context.Context, name string) (lockQueue, uint64
 	return parseQueue(folder, resp.Kvs), resp.Header.RaftTerm, nil
 }
 
-// deleteKeys deletes the keys of released Owners.
-func (b *Backend) deleteKeys(ctx context.Context, keys []string) error {
+// deleteKeys deletes the keys of released Owners, and returns those that need no repetition.
+func (b *Backend) deleteKeys(ctx context.Context, keys []string) (done []string) {
 	if b.detached {
 		return b.deleteOrphans(ctx, keys)
 	}
@@ -93,8 +93,12 @@ func (b *Backend) deleteKeys(ctx context.Context, keys []string) error {
 	for i, key := range keys {
 		ops[i] = clientv3.OpDelete(key)
 	}
-	_, err := b.commitAll(ctx, ops)
-	return err
+	for i, r := range b.commitEach(ctx, ops) {
+		if r.final() {
+			done = append(done, keys[i])
+		}
+	}
+	return done
 }
 
 // releaseDetached ends a hold or a place, wherever its key is by now.
@@ -117,46 +121,56 @@ func (b *Backend) releaseDetached(ctx context.Context, o *ownerState, h driver.H
 	return err
 }
 
-// deleteOrphans deletes keys that late writes have created, unless they have found an Owner since.
-func (b *Backend) deleteOrphans(ctx context.Context, keys []string) error {
+// deleteOrphans is deleteKeys for keys that late writes have created, unless they have found an Owner since.
+func (b *Backend) deleteOrphans(ctx context.Context, keys []string) (done []string) {
 	gets := make([]clientv3.Op, len(keys))
 	for i, key := range keys {
 		gets[i] = clientv3.OpGet(key)
 	}
-	resp, err := b.commitAll(ctx, gets)
-	if err != nil {
-		return err
-	}
+	var orphans []string
 	var deletes []clientv3.Op
-	for i, key := range keys {
-		for _, kv := range resp[i].GetResponseRange().Kvs {
-			if b.leases.has(clientv3.LeaseID(kv.Lease)) && !b.owners.hasKey(key) {
-				k := lockKey{key: key, modified: kv.ModRevision}
-				deletes = append(deletes, k.delete())
-			}
+	for i, r := range b.commitEach(ctx, gets) {
+		kvs := r.GetResponseRange().GetKvs()
+		switch key := keys[i]; {
+		case len(kvs) > 0 && b.leases.has(clientv3.LeaseID(kvs[0].Lease)) && !b.owners.hasKey(key):
+			k := lockKey{key: key, modified: kvs[0].ModRevision}
+			orphans, deletes = append(orphans, key), append(deletes, k.delete())
+		case r.final():
+			done = append(done, key)
 		}
 	}
-	if len(deletes) > 0 {
-		_, err = b.commitAll(ctx, deletes)
+	for i, r := range b.commitEach(ctx, deletes) {
+		if r.final() {
+			done = append(done, orphans[i])
+		}
 	}
-	return err
+	return done
 }
 
-// commitAll executes operations that don't depend on each other: in one transaction, or in several if the server
-// allows fewer operations in one. After an error some may have been executed.
-func (b *Backend) commitAll(ctx context.Context, ops []clientv3.Op) ([]*pb.ResponseOp, error) {
+// result is the outcome of one operation.
+type result struct {
+	*pb.ResponseOp
+	err error
+}
+
+// final reports whether a repetition would have the same outcome.
+func (r result) final() bool { return r.err == nil || errors.Is(r.err, rpctypes.ErrPermissionDenied) }
+
+// commitEach executes operations that don't depend on each other: in one transaction, or in several if the server
+// refuses that one, since it allows fewer operations in one, or since the user may not touch one of the keys.
+func (b *Backend) commitEach(ctx context.Context, ops []clientv3.Op) []result {
+	if len(ops) == 0 {
+		return nil
+	}
 	resp, err := b.client.Txn(ctx).Then(ops...).Commit()
-	if errors.Is(err, rpctypes.ErrTooManyOps) && len(ops) > 1 {
-		half := len(ops) / 2
-		first, err := b.commitAll(ctx, ops[:half])
-		if err != nil {
-			return nil, err
+	if half := len(ops) / 2; half > 0 && (errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrPermissionDenied)) {
+		return append(b.commitEach(ctx, ops[:half]), b.commitEach(ctx, ops[half:])...)
+	}
+	results := make([]result, len(ops))
+	for i := range results {
+		if results[i].err = err; err == nil {
+			results[i].ResponseOp = resp.Responses[i]
 		}
-		second, err := b.commitAll(ctx, ops[half:])
-		return append(first, second...), err
 	}
-	if err != nil {
-		return nil, err
-	}
-	return resp.Responses, nil
+	return results
 }

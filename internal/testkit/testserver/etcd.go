@@ -408,6 +408,19 @@ func (s *EtcdServer) AddUser(name, password string, grants ...EtcdGrant) string 
 	return s.url(name, password)
 }
 
+// RevokePrefix takes what a user may do with a prefix.
+func (s *EtcdServer) RevokePrefix(name, prefix string) {
+	s.tb.Helper()
+	token, err := s.login(startTimeout)
+	if err == nil {
+		key := []byte(prefix)
+		err = s.posts(token, call{"role/revoke", body{"role": name, "key": key, "range_end": successor(key)}})
+	}
+	if err != nil {
+		s.tb.Fatalf("testserver: user %s: %v", name, err)
+	}
+}
+
 type body map[string]any
 
 func (s *EtcdServer) addUser(token, name, password string, grants []EtcdGrant) error {
