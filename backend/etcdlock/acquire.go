@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -306,7 +307,7 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 // dequeue deletes the key of a request that is for another kind of lock than the keys ahead. If
 // the keys ahead are gone by then, they may have been a mistake too.
 func (b *Backend) dequeue(ctx context.Context, o *ownerState, r *driver.Request) error {
-	q, err := b.deleteOwnKey(ctx, o)
+	q, err := b.deletePlace(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -316,15 +317,21 @@ func (b *Backend) dequeue(ctx context.Context, o *ownerState, r *driver.Request)
 	return q.heldError()
 }
 
-// deleteOwnKey deletes an Owner's key, and returns the queue without it.
-func (b *Backend) deleteOwnKey(ctx context.Context, o *ownerState) (lockQueue, error) {
+// deletePlace deletes an Owner's key if it is as this connection has last seen it, and returns the queue without it. If
+// there is no answer, a later attempt writes the key, so that the deletion can't hit what that is granted.
+func (b *Backend) deletePlace(ctx context.Context, o *ownerState) (lockQueue, error) {
 	folder := b.folder(o.name)
-	resp, err := b.client.Txn(ctx).Then(clientv3.OpDelete(o.key), getFolder(folder)).Commit()
+	resp, err := b.client.Txn(ctx).If(o.unchanged()).
+		Then(getFolder(folder), clientv3.OpDelete(o.key)).Else(getFolder(folder)).Commit()
 	if err != nil {
 		return nil, b.recordLateDelete(o, err)
 	}
+	q := parseQueue(folder, resp.Responses[0].GetResponseRange().Kvs)
+	if !resp.Succeeded {
+		return nil, b.keyChanged(o, q)
+	}
 	b.owners.forget(o)
-	return parseQueue(folder, resp.Responses[1].GetResponseRange().Kvs), nil
+	return slices.DeleteFunc(q, func(k lockKey) bool { return k.key == o.key }), nil
 }
 
 // recordLateDelete records that a deletion without an answer may hit the key late.
@@ -336,8 +343,12 @@ func (b *Backend) recordLateDelete(o *ownerState, err error) error {
 // adopt continues with an older key of the same Owner, which another connection has created.
 func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *driver.Request, ahead lockQueue, own *lockKey) (driver.Grant, error) {
 	if err := checkConversion(own.mode, own.Limit, r); err != nil {
-		_, deleted := b.deleteOwnKey(ctx, o)
-		return driver.Grant{}, errors.Join(err, deleted)
+		_, deleted := b.client.Delete(ctx, o.key)
+		if deleted != nil {
+			return driver.Grant{}, errors.Join(err, b.recordLateDelete(o, deleted))
+		}
+		b.owners.forget(o)
+		return driver.Grant{}, err
 	}
 	l, err := b.leaseForKey(ctx, o, own, r)
 	if err != nil {
@@ -372,7 +383,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 	if err := checkConversion(o.mode, o.limit, r); err != nil {
 		return driver.Grant{}, err
 	}
-	write := o.fence > 0 || l != o.lease || r.Mode != o.mode || b.owners.mayExpire(o)
+	write := o.fence > 0 || l != o.lease || r.Mode != o.mode || o.lateWrite || b.owners.mayExpire(o)
 	if o.ahead > shortQueue && len(o.blockedWhile) > 0 && !write {
 		if err := b.checkBlocked(ctx, o); err != nil {
 			return driver.Grant{}, err

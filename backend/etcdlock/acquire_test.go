@@ -254,6 +254,24 @@ func TestLateAttempt(t *testing.T) {
 	}
 }
 
+// A deletion that arrives late does not hit what the Owner was granted meanwhile.
+func TestLateDeletionOfAPlace(t *testing.T) {
+	b, other := shared(t), shared(t)
+	first, r := request("", driver.Exclusive), request("", driver.Counted)
+	r.Name, r.Limit, r.Queue = first.Name, 1, true
+	acquire(t, other, first)
+	kv := delayCalls(b)
+	kv.next(passed, heldBack)
+	refused(t, b, r, context.DeadlineExceeded) // it may not wait behind a mutex
+	release(t, other, first)
+	acquire(t, b, r)
+	kv.deliver(t)
+	if q := storedKeys(t, other, r.Name); q.find(r.Owner) < 0 {
+		t.Error("the key of a hold is deleted")
+	}
+	release(t, b, r)
+}
+
 // A reader in the queue can't become a writer: readers behind it may hold already.
 func TestQueuedReaderStaysReader(t *testing.T) {
 	b := shared(t)
