@@ -278,7 +278,7 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 	}
 	own, ahead := &q[i], q[:i]
 	if own.key != o.key {
-		return b.adopt(ctx, start, o, r, ahead, own)
+		return b.adopt(ctx, start, o, r, q, i)
 	}
 	b.recordCreated(o, own.created)
 	if !resp.Responses[0].GetResponseTxn().Succeeded {
@@ -336,15 +336,24 @@ func (b *Backend) deletePlace(ctx context.Context, o *ownerState) (lockQueue, er
 
 // recordLateDelete records that a deletion without an answer may hit the key late.
 func (b *Backend) recordLateDelete(o *ownerState, err error) error {
-	b.owners.update(o, func() { o.lateWrite = o.lateWrite || outcomeUnknown(err) })
+	if outcomeUnknown(err) {
+		b.owners.update(o, func() { o.lateWrite, o.lateDelete = true, true })
+	}
 	return err
 }
 
-// adopt continues with an older key of the same Owner, which another connection has created.
-func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *driver.Request, ahead lockQueue, own *lockKey) (driver.Grant, error) {
+// adopt continues with an older key of the same Owner, which another connection has created: q[i]. The new key, of
+// which q has been read, is deleted.
+func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *driver.Request, q lockQueue, i int) (driver.Grant, error) {
+	ahead, own := q[:i], &q[i]
+	var drop []clientv3.Op
+	for _, k := range q[i+1:] {
+		if k.key == o.key {
+			drop = append(drop, k.delete())
+		}
+	}
 	if err := checkConversion(own.mode, own.Limit, r); err != nil {
-		_, deleted := b.client.Delete(ctx, o.key)
-		if deleted != nil {
+		if _, deleted := b.client.Txn(ctx).Then(drop...).Commit(); deleted != nil {
 			return driver.Grant{}, errors.Join(err, b.recordLateDelete(o, deleted))
 		}
 		b.owners.forget(o)
@@ -356,8 +365,7 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *
 	}
 	by := blocker(ahead, r.Mode, r.Limit)
 	resp, err := b.client.Txn(ctx).If(modifiedAt(own.key, own.modified)).
-		Then(putKey(own.key, l, r, by != nil), clientv3.OpDelete(o.key)).
-		Else(clientv3.OpDelete(o.key)).Commit()
+		Then(append(drop, putKey(own.key, l, r, by != nil))...).Else(drop...).Commit()
 	if err != nil {
 		return driver.Grant{}, b.recordLateDelete(o, err)
 	}
@@ -365,10 +373,7 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *
 		b.owners.forget(o)
 		return driver.Grant{}, errLeaseEnded
 	}
-	b.owners.update(o, func() {
-		b.owners.setKey(o, own.key)
-		o.created, o.unknown = own.created, false
-	})
+	b.owners.adopted(o, own)
 	b.owners.leaseChanged(o, l, resp.Header.Revision)
 	if by != nil {
 		b.owners.setBlocker(o, ahead, by, 0)
@@ -383,7 +388,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 	if err := checkConversion(o.mode, o.limit, r); err != nil {
 		return driver.Grant{}, err
 	}
-	write := o.fence > 0 || l != o.lease || r.Mode != o.mode || o.lateWrite || b.owners.mayExpire(o)
+	write := o.fence > 0 || l != o.lease || r.Mode != o.mode || o.lateDelete || b.owners.mayExpire(o)
 	if o.ahead > shortQueue && len(o.blockedWhile) > 0 && !write {
 		if err := b.checkBlocked(ctx, o); err != nil {
 			return driver.Grant{}, err

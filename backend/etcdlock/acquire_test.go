@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -270,6 +271,59 @@ func TestLateDeletionOfAPlace(t *testing.T) {
 		t.Error("the key of a hold is deleted")
 	}
 	release(t, b, r)
+}
+
+// A waiter whose first attempt had no answer writes nothing while it waits.
+func TestWaiterAfterALostAnswer(t *testing.T) {
+	b, other := shared(t), shared(t)
+	first, r := request("", driver.Exclusive), queued(request("", driver.Exclusive))
+	r.Name = first.Name
+	acquire(t, other, first)
+	delayCalls(b).next(muted)
+	refused(t, b, r, context.DeadlineExceeded)
+	refused(t, b, r, driver.ErrHeld)
+	before := storedKeys(t, other, r.Name)
+	refused(t, b, r, driver.ErrHeld)
+	after := storedKeys(t, other, r.Name)
+	if i := before.find(r.Owner); i < 0 || before[i].modified != after[i].modified {
+		t.Error("an attempt has written the key of a waiter")
+	}
+}
+
+// The name of a key that is deleted again and again is not its Owner's next one.
+func TestKeyAfterALostDeletion(t *testing.T) {
+	b := shared(t)
+	name := request("", driver.Exclusive).Name
+	take := func(mode driver.Mode) (all []driver.Request) {
+		for range slots {
+			r := queued(request(name, mode))
+			r.Limit = 2 * slots
+			if _, err := b.Acquire(t.Context(), r); err != nil && !errors.Is(err, driver.ErrHeld) {
+				t.Fatal(err)
+			}
+			all = append(all, r)
+		}
+		return all
+	}
+	ahead := take(driver.Exclusive)
+	r := queued(request(name, driver.Counted))
+	r.Limit = 2 * slots
+	delayCalls(b).next(passed, muted)
+	refused(t, b, r, context.DeadlineExceeded) // it may not wait behind a mutex
+	for _, a := range ahead {
+		release(t, b, a)
+	}
+	take(driver.Counted)
+	acquire(t, b, r)
+	s := &b.owners.tombstones
+	eventually(t, "the former key is deleted", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return slices.ContainsFunc(slices.Collect(maps.Values(s.byKey)), func(d *tombstone) bool { return d.deletions > 0 })
+	})
+	if q := storedKeys(t, b, name); q.find(r.Owner) < 0 {
+		t.Error("the key of a hold is deleted")
+	}
 }
 
 // A reader in the queue can't become a writer: readers behind it may hold already.

@@ -2,8 +2,10 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -99,8 +101,9 @@ func (b *Backend) finishExpiring(e *expiring) {
 	s, o := &b.owners, e.o
 	s.mu.Lock()
 	o.taken = false
+	refused := errors.Is(e.err, rpctypes.ErrPermissionDenied)
 	if e.mine > 0 {
-		o.lateDelete = e.err != nil
+		o.lateDelete = e.err != nil && !refused
 	}
 	now := time.Now()
 	moved, late := len(e.keys) > e.mine, false
@@ -115,7 +118,7 @@ func (b *Backend) finishExpiring(e *expiring) {
 	case e.again, e.err != nil, e.gone < e.mine, late && now.Sub(o.deadline) < tombstoneLife:
 		o.expiring = o.lateDelete
 		due := now.Add(expireAgain)
-		if late {
+		if late || refused {
 			due = now.Add(time.Duration(o.life) * time.Second)
 		}
 		if o.deadline.After(now) {

@@ -251,6 +251,38 @@ func TestDeletionsInSmallTransactions(t *testing.T) {
 	}
 }
 
+// What a connection has sent before it went on with the key of another one does no harm when it arrives.
+func TestDetachedLateCallsForAFormerKey(t *testing.T) {
+	t.Parallel()
+	for name, fates := range map[string][]txnFate{"adoption": {passed, heldBack}, "creation": {heldBack}} {
+		t.Run(name, func(t *testing.T) {
+			one, two := detached(t), detached(t)
+			first, r := request("", driver.Exclusive), queued(request("", driver.Exclusive))
+			r.Name, r.TTL = first.Name, time.Hour
+			acquire(t, one, first)
+			refused(t, one, r, driver.ErrHeld)
+			kv := delayCalls(two)
+			kv.next(fates...)
+			refused(t, two, r, context.DeadlineExceeded)
+			refused(t, two, r, driver.ErrHeld) // its place is the one of the other connection
+			release(t, two, r)
+			release(t, one, first)
+			if name == "creation" {
+				kv.deliver(t)
+				eventually(t, "nothing is left", func() bool { return len(storedKeys(t, one, r.Name)) == 0 })
+				return
+			}
+			next := request(r.Name, driver.Exclusive)
+			next.TTL = r.TTL
+			acquire(t, two, next)
+			kv.deliver(t)
+			if q := storedKeys(t, one, r.Name); q.find(next.Owner) < 0 {
+				t.Error("the key of a hold is deleted")
+			}
+		})
+	}
+}
+
 // A key that the user may no longer touch does not keep the other keys of its batch.
 func TestDeletionsBesideAForbiddenKey(t *testing.T) {
 	t.Parallel()
@@ -279,7 +311,13 @@ func TestDeletionsBesideAForbiddenKey(t *testing.T) {
 		}
 		srv.RevokePrefix("some", "locks/b/")
 		if detached {
+			began := time.Now()
 			b.expire(t.Context(), due)
+			var again time.Time
+			b.owners.update(due[1], func() { again = due[1].due })
+			if pause := again.Sub(began); pause < time.Duration(due[1].life)*time.Second {
+				t.Errorf("a forbidden key is asked for again after %v", pause)
+			}
 		} else if done := b.deleteKeys(t.Context(), keys); len(done) != len(keys) {
 			t.Errorf("%v are deleted again and again", keys)
 		}

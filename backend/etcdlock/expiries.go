@@ -207,7 +207,7 @@ func (s *owners) attempted(o *ownerState, start time.Time, ttl time.Duration) ti
 func (s *owners) avoid(o *ownerState, folder string, l *lease, q lockQueue) bool {
 	used := slices.ContainsFunc(q, func(k lockKey) bool { return k.key == o.key && k.owner != o.owner })
 	if used {
-		s.update(o, func() { s.setKey(o, folder+keySuffix(l.id, o.owner)) })
+		s.update(o, func() { s.setKey(o, s.ownKey(folder, o.owner, l)) })
 	}
 	return used
 }

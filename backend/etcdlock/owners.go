@@ -137,7 +137,27 @@ func (s *owners) freeKey(o *ownerState, folder string, r *driver.Request, l *lea
 			return key, nil
 		}
 	}
-	return folder + keySuffix(l.id, r.Owner), nil
+	return s.ownKey(folder, r.Owner, l), nil
+}
+
+// ownKey returns a key with the name of its Owner. The mutex is held.
+func (s *owners) ownKey(folder, owner string, l *lease) string {
+	key := folder + keySuffix(l.id, owner)
+	for i := 1; s.byKey[key] != nil || s.tombstones.has(key); i++ {
+		key = folder + keySuffix(l.id, owner+"."+strconv.Itoa(i))
+	}
+	return key
+}
+
+// adopted records that an Owner goes on with another key. Late calls may still write or delete the one it had.
+func (s *owners) adopted(o *ownerState, k *lockKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.unknown || o.lateWrite {
+		s.tombstones.add(o.key, "")
+	}
+	s.setKey(o, k.key)
+	o.created, o.unknown, o.lateWrite = k.created, false, false
 }
 
 // setKey sets the key of an Owner; empty: it has none. The mutex is held.

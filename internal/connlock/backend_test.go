@@ -256,6 +256,29 @@ func TestCallsAfterClose(t *testing.T) {
 	})
 }
 
+// The connection of a hold that is over when the next one begins is closed.
+func TestConnectionOfAStaleHoldIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f, onePerConn)
+		first, second := request("x"), request("x")
+		take(t, b, first)
+		w := watch(t, b, second)
+		gone := b.holdOf(first.Hold).conn
+		f.end(func(k *fakeConn) bool { return k == gone.conn.(*fakeConn) })
+		<-w.Ready
+		take(t, b, second)
+		w.Close()
+		release(t, b, second)
+		time.Sleep(time.Hour)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if n := len(b.conns); n > 0 {
+			t.Errorf("%d connections are left", n)
+		}
+	})
+}
+
 // A hold whose connection has ended takes nothing with it of the hold that another connection has got meanwhile.
 func TestStaleHoldLeavesItsSuccessor(t *testing.T) {
 	for _, same := range []bool{false, true} {

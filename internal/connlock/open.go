@@ -173,7 +173,7 @@ func (b *Backend) watchConns() {
 		select {
 		case <-t.C:
 			b.closeIdle()
-			for _, c := range b.holdingConns() {
+			for _, c := range b.usedConns() {
 				c.loseIfDead()
 			}
 		case <-b.ctx.Done():
@@ -193,13 +193,13 @@ func (b *Backend) closeIdle() {
 	}
 }
 
-// holdingConns returns the connections that have holds.
-func (b *Backend) holdingConns() []*lockConn {
+// usedConns returns the connections that have holds, or had one that was stale.
+func (b *Backend) usedConns() []*lockConn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []*lockConn
 	for c := range b.conns {
-		if len(c.holds) > 0 {
+		if len(c.holds) > 0 || c.attempts == 0 && !slices.Contains(b.idle, c) {
 			all = append(all, c)
 		}
 	}
