@@ -93,7 +93,7 @@ func awaitEnd(term context.Context, lease *distlock.Lease) {
 // resignation returns what a Lead that was cut short says about its release.
 func resignation(err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
+	if _, waited := err.(*distlock.Error); !ok || waited && errors.Is(err, context.Canceled) {
 		return nil // it did not lead
 	}
 	var failed []error

@@ -109,6 +109,26 @@ func TestElector(t *testing.T) {
 	}
 }
 
+// An elector that waits for another's end has nothing to release.
+func TestElectorThatFollows(t *testing.T) {
+	next := hosts(t)
+	c := next()
+	leader := NewElector(c.Election("scheduler"))
+	defer leader.Close()
+	await(t, "one leads", func() bool { return leader.IsLeader(t.Context()) == nil })
+	follower := NewElector(next().Election("scheduler"))
+	await(t, "the other waits", func() bool {
+		info, err := c.Inspect(t.Context(), "scheduler")
+		return err == nil && len(info.Waiters) > 0
+	})
+	if err := follower.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := follower.IsLeader(t.Context()); err == nil || err.Error() != ErrNotLeader.Error() {
+		t.Error(err)
+	}
+}
+
 // A release that fails is reported by Close: no other scheduler can lead yet.
 func TestElectorThatCantResign(t *testing.T) {
 	fake := distlocktest.NewWith(t, &distlock.Options{TTL: time.Minute, CallTimeout: time.Second})

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -446,6 +447,30 @@ func TestCommandOfAnotherUser(t *testing.T) {
 	j.stop()
 	if len(said) != 1 || !strings.Contains(said[0], "sudo can't be signalled") {
 		t.Errorf("got %q", said)
+	}
+}
+
+// A process of the group that may not be signalled, as another user's, is waited for.
+func TestGroupOfAnotherUser(t *testing.T) {
+	locks, err := distlock.Open(t.Context(), lockFile(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locks.Close()
+	lease, err := distlock.Multi(locks.Mutex("x")).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	j := &job{argv: []string{"sudo"}, pid: 1 << 30, toEnd: true, lease: lease, signals: &signals{}, kill: func(int, syscall.Signal) error {
+		if calls++; calls < 4 {
+			return syscall.EPERM
+		}
+		return syscall.ESRCH
+	}}
+	j.clearUp()
+	if calls != 4 {
+		t.Errorf("the wait has ended after %d calls", calls)
 	}
 }
 

@@ -50,6 +50,7 @@ type job struct {
 func (j *job) run() (int, error) {
 	j.tty = controllingTerminal()
 	j.states, j.kill = make(chan unix.WaitStatus), unix.Kill
+	adoptOrphans()
 	j.signals.listen(catchable()...)
 	started := make(chan error)
 	go j.startAndWait(started)
@@ -60,6 +61,7 @@ func (j *job) run() (int, error) {
 	state := j.watch()
 	j.interrupted = state.Signaled() && state.Signal() == unix.SIGINT
 	j.inFront = j.tty.shows(j.pid)
+	j.tty.takeBack(j.pid) // a signal of the user's keys ends the wait for the rest of the group
 	j.clearUp()
 	j.tty.takeBack(j.pid)
 	if j.beside {
@@ -135,6 +137,11 @@ func (j *job) attributes() *syscall.SysProcAttr {
 
 // tieToParent makes the command die with this process, where the system can do that.
 var tieToParent = func(*syscall.SysProcAttr) {}
+
+// adoptOrphans makes processes of the group that outlive their parent this process's children, where the system can do
+// that. Otherwise those that have ended stay in the group until the first process of a container collects them, and
+// many never do.
+var adoptOrphans = func() {}
 
 // watch handles all events until the command has ended.
 func (j *job) watch() unix.WaitStatus {
@@ -228,10 +235,15 @@ func (j *job) clearUp() {
 		return
 	}
 	lost, slow := j.lease.Context().Done(), time.After(firstReport)
-	for reap(); unix.Kill(-j.pid, 0) == nil; reap() {
+	// The last ones of the group may be another user's.
+	for reap(); !errors.Is(j.kill(-j.pid, 0), unix.ESRCH); reap() {
 		select {
 		case <-lost:
-			j.lost()
+			if j.losing {
+				j.signal(unix.SIGKILL)
+			} else {
+				j.lost()
+			}
 			return
 		case <-end:
 			j.signal(unix.SIGKILL)

@@ -377,13 +377,50 @@ func TestOrphansAreReaped(t *testing.T) {
 	p.must(0)
 }
 
+// Processes of the group that have ended do not count, though the first process of the container does not collect them.
+func TestZombiesOfTheGroup(t *testing.T) {
+	t.Parallel()
+	url := askedFile(t)
+	p := command(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", "sleep 1000 & echo ready; wait")
+	p.Env = append(p.Env, belowReaper+"=1")
+	p.begin()
+	p.out.await(t, "ready")
+	finishWith(t, url, 0, "unlock", "--ask", "x")
+	p.must(143)
+}
+
+// Ctrl-C ends the wait for the rest of the group.
+func TestKeysEndTheWaitForTheGroup(t *testing.T) {
+	t.Parallel()
+	url, dir := askedFile(t), t.TempDir()
+	keys, screen, tty := terminals(t)
+	p := command(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `(trap "" TERM; echo rea""dy; while [ -e `+dir+` ]; do sleep 0.01; done) & wait`).atTerminal(tty)
+	screen.await(t, "ready")
+	finishWith(t, url, 0, "unlock", "--ask", "x")
+	screen.await(t, "another signal ends the wait")
+	press(t, keys, "\x03")
+	p.must(143)
+}
+
 // asReaper makes the test binary adopt orphans, as the first process of a container does.
 const asReaper = "CLI_TEST_AS_REAPER"
 
+// belowReaper makes it do so and collect none, while its own command runs below it.
+const belowReaper = "CLI_TEST_BELOW_REAPER"
+
 func init() {
-	if os.Getenv(asReaper) != "" {
-		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			panic(err)
-		}
+	below := os.Getenv(belowReaper) != ""
+	if !below && os.Getenv(asReaper) == "" {
+		return
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		panic(err)
+	}
+	if below {
+		os.Unsetenv(belowReaper)
+		c := exec.Command(os.Args[0], os.Args[1:]...)
+		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+		_ = c.Run()
+		os.Exit(c.ProcessState.ExitCode())
 	}
 }
