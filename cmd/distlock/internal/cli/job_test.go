@@ -383,24 +383,28 @@ func TestGroupOutlivesTheNotice(t *testing.T) {
 // A signal, or a request for the lock, ends the command before a process that it has started. That one works on under the lock.
 func TestGroupOutlivesASignal(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(url string, p *process){
-		"SIGTERM":     func(_ string, p *process) { p.send(syscall.SIGTERM) },
-		"the request": func(url string, _ *process) { finishWith(t, url, 0, "unlock", "--ask", "x") },
+	for name, c := range map[string]struct {
+		end  func(url string, p *process)
+		code int
+	}{
+		"SIGTERM":     {func(_ string, p *process) { p.send(syscall.SIGTERM) }, 143},
+		"SIGHUP":      {func(_ string, p *process) { p.send(syscall.SIGHUP) }, 129},
+		"the request": {func(url string, _ *process) { finishWith(t, url, 0, "unlock", "--ask", "x") }, 143},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, dir := askedFile(t), t.TempDir()
 			p := start(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`
-				(trap "echo told; until [ -e end ]; do sleep 0.01; done; exit" TERM; echo ready; while :; do sleep 0.01; done) & wait`)
+				(trap "echo told; until [ -e end ]; do sleep 0.01; done; exit" HUP TERM; echo ready; while :; do sleep 0.01; done) & wait`)
 			p.out.await(t, "ready")
-			end(url, p)
+			c.end(url, p)
 			p.out.await(t, "told")
 			time.Sleep(100 * time.Millisecond) // were that too short, the test would only see less
 			finishWith(t, url, 75, "run", "--no-wait", "x", "--", "true")
 			if err := os.WriteFile(dir+"/end", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p.must(143)
+			p.must(c.code)
 			finishWith(t, url, 0, "run", "--no-wait", "x", "--", "true")
 		})
 	}

@@ -34,12 +34,13 @@ type job struct {
 	interrupted bool // SIGINT ended it
 	inFront     bool // its group was then in the foreground, so that this group has not received the signal
 
-	losing  bool      // notice was given, or the lock was lost
-	until   time.Time // the deadline when notice was given
-	gaveWay bool      // it was stopped because another user asked for the lock
-	toEnd   bool      // a signal of the user asks it to end
-	denied  bool      // a signal was, and the user was warned
-	beside  bool      // another command of this group wanted the terminal, and was stopped
+	losing  bool           // notice was given, or the lock was lost
+	until   time.Time      // the deadline when notice was given
+	gaveWay bool           // it was stopped because another user asked for the lock
+	toEnd   bool           // a signal of the user asks it to end, or has ended it
+	sent    syscall.Signal // the last one that was forwarded
+	denied  bool           // a signal was, and the user was warned
+	beside  bool           // another command of this group wanted the terminal, and was stopped
 	tty     *terminal
 	pid     int // and the number of the group
 	states  chan unix.WaitStatus
@@ -60,6 +61,7 @@ func (j *job) run() (int, error) {
 	j.tty.stayUnstopped(j.signals)
 	state := j.watch()
 	j.interrupted = state.Signaled() && state.Signal() == unix.SIGINT
+	j.toEnd = j.toEnd || state.Signaled() && state.Signal() == j.sent
 	j.inFront = j.tty.shows(j.pid)
 	j.tty.takeBack(j.pid) // a signal of the user's keys ends the wait for the rest of the group
 	j.clearUp()
@@ -282,7 +284,7 @@ func (j *job) forward(sig syscall.Signal) {
 	default:
 		// Programs that run for long read their configuration again upon SIGHUP.
 		j.signal(sig)
-		if ends(sig) {
+		if j.sent = sig; ends(sig) {
 			j.toEnd = true
 			j.signal(unix.SIGCONT) // a stopped command ends only then
 		}
