@@ -239,7 +239,7 @@ func TestDeletionsInSmallTransactions(t *testing.T) {
 		acquire(t, other, r)
 		keys = append(keys, onlyKey(t, other, name).key)
 	}
-	for _, b := range []*Backend{b, other} {
+	for _, b := range []*Backend{b, openAt(t, addr, nil)} {
 		if n := len(b.deleteKeys(t.Context(), keys)); n != len(keys) {
 			t.Errorf("%d of %d keys are deleted", n, len(keys))
 		}
@@ -298,12 +298,15 @@ func TestDeletionsBesideAForbiddenKey(t *testing.T) {
 		} else {
 			u += "/locks"
 		}
-		b := mustOpen(t, u)
+		b, holder := mustOpen(t, u), mustOpen(t, u)
+		if detached {
+			holder = b
+		}
 		var due []*ownerState
 		var keys []string
 		for _, name := range []string{"a", "b", "c"} {
 			r := request(name, driver.Exclusive)
-			acquire(t, b, r)
+			acquire(t, holder, r)
 			keys = append(keys, onlyKey(t, all, name).key)
 			if detached {
 				due = append(due, expireNow(b, r.Owner)[0].o)

@@ -157,7 +157,7 @@ func (s *owners) adopted(o *ownerState, k *lockKey) {
 		s.tombstones.add(o.key, "")
 	}
 	s.setKey(o, k.key)
-	o.created, o.unknown, o.lateWrite = k.created, false, false
+	o.created, o.unknown = k.created, false
 }
 
 // setKey sets the key of an Owner; empty: it has none. The mutex is held.

@@ -89,16 +89,16 @@ func (b *Backend) deleteKeys(ctx context.Context, keys []string) (done []string)
 	if b.detached {
 		return b.deleteOrphans(ctx, keys)
 	}
-	ops := make([]clientv3.Op, len(keys))
-	for i, key := range keys {
-		ops[i] = clientv3.OpDelete(key)
-	}
-	for i, r := range b.commitEach(ctx, ops) {
-		if r.final() {
-			done = append(done, keys[i])
+	var orphans []string
+	var deletes []clientv3.Op
+	for _, key := range keys {
+		if b.owners.hasKey(key) { // its Owner has found it
+			done = append(done, key)
+			continue
 		}
+		orphans, deletes = append(orphans, key), append(deletes, clientv3.OpDelete(key))
 	}
-	return done
+	return append(done, b.deleteAll(ctx, orphans, deletes)...)
 }
 
 // releaseDetached ends a hold or a place, wherever its key is by now.
@@ -139,9 +139,14 @@ func (b *Backend) deleteOrphans(ctx context.Context, keys []string) (done []stri
 			done = append(done, key)
 		}
 	}
+	return append(done, b.deleteAll(ctx, orphans, deletes)...)
+}
+
+// deleteAll deletes keys, and returns those that need no repetition.
+func (b *Backend) deleteAll(ctx context.Context, keys []string, deletes []clientv3.Op) (done []string) {
 	for i, r := range b.commitEach(ctx, deletes) {
 		if r.final() {
-			done = append(done, orphans[i])
+			done = append(done, keys[i])
 		}
 	}
 	return done
