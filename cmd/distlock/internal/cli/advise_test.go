@@ -51,7 +51,7 @@ func TestAdvise(t *testing.T) {
 	wantOutput(t, `
 CLASS  NAMES  NOW  HOLDS  HELD P50  P99  P99.9  MAX  WAITS  WAITED P99  LOST  BUSY  FIXED TTL  WAIT  ADVICE
 order:*  1  1  1  -  -  -  DUR  0  -  0  100%  -  -  split the busiest name
-`, "--url", url, "advise", "--for", "1ms", "--every", "1h")
+`, "--url", url, "advise", "--for", "3s", "--every", "1h")
 }
 
 const someMetrics = `# TYPE distlock_hold_duration_seconds histogram
