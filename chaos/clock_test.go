@@ -27,12 +27,13 @@ func TestLongClockAheadEndsSessions(t *testing.T) {
 				t.Fatal(err)
 			}
 			q := u.Query()
+			q.Set("create", "true")
 			q.Set("strategy", "advisory")
 			q.Set("level", level)
 			u.RawQuery = q.Encode()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			locks, err := distlock.Open(ctx, u.String()+"&create=true", &distlock.Options{TTL: 2 * time.Second})
+			locks, err := distlock.Open(ctx, u.String(), &distlock.Options{TTL: 2 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

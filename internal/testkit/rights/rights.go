@@ -63,13 +63,13 @@ func Try(t *testing.T, all []string, user func(t *testing.T, rights []string) (u
 // what only long waits need.
 func Suffice(t *testing.T, all []string, user func(t *testing.T, rights []string) (url string)) {
 	t.Helper()
-	err := Tour(context.Background(), user(t, all))
-	for again := 0; err != nil && again < 9; again++ {
-		err = Tour(context.Background(), user(t, all))
+	var err error
+	for range 4 {
+		if err = Tour(context.Background(), user(t, all)); err == nil {
+			return
+		}
 	}
-	if err != nil {
-		t.Errorf("with the rights %q: %v", all, err)
-	}
+	t.Errorf("with the rights %q: %v", all, err)
 }
 
 // patience bounds how long a tour waits for news.
