@@ -199,7 +199,7 @@ func (b *Backend) recoverKey(ctx context.Context, o *ownerState, own *lockKey, r
 		return nil, err
 	}
 	b.owners.update(o, func() {
-		b.owners.setKey(o, own.key)
+		b.owners.rename(o, own.key)
 		o.created, o.modified = own.created, own.modified
 	})
 	return l, nil
@@ -280,16 +280,17 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 	if own.key != o.key {
 		return b.adopt(ctx, start, o, r, q, i)
 	}
-	b.recordCreated(o, own.created)
 	if !resp.Responses[0].GetResponseTxn().Succeeded {
 		b.owners.update(o, func() { // an earlier attempt has written it
-			o.modified, o.mode, o.limit = own.modified, own.mode, own.Limit
+			o.created, o.modified, o.unknown = own.created, own.modified, false
+			o.mode, o.limit = own.mode, own.Limit
 			if own.lease != l.id {
 				o.lease = nil
 			}
 		})
 		return driver.Grant{}, errLeaseEnded
 	}
+	b.recordCreated(o, own.created)
 	if checkHolders(ahead, r) != nil {
 		return driver.Grant{}, b.dequeue(ctx, o, r)
 	}
@@ -388,7 +389,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 	if err := checkConversion(o.mode, o.limit, r); err != nil {
 		return driver.Grant{}, err
 	}
-	write := o.fence > 0 || l != o.lease || r.Mode != o.mode || o.lateDelete || b.owners.mayExpire(o)
+	write := o.fence > 0 || l != o.lease || r.Mode != o.mode || b.owners.mayBeDeleted(o)
 	if o.ahead > shortQueue && len(o.blockedWhile) > 0 && !write {
 		if err := b.checkBlocked(ctx, o); err != nil {
 			return driver.Grant{}, err

@@ -207,16 +207,17 @@ func (s *owners) attempted(o *ownerState, start time.Time, ttl time.Duration) ti
 func (s *owners) avoid(o *ownerState, folder string, l *lease, q lockQueue) bool {
 	used := slices.ContainsFunc(q, func(k lockKey) bool { return k.key == o.key && k.owner != o.owner })
 	if used {
-		s.update(o, func() { s.setKey(o, s.ownKey(folder, o.owner, l)) })
+		s.update(o, func() { s.rename(o, s.ownKey(folder, o.owner, l)) })
 	}
 	return used
 }
 
-// mayExpire reports whether an Owner's key is being deleted. Then only a write keeps it.
-func (s *owners) mayExpire(o *ownerState) bool {
+// mayBeDeleted reports whether a deletion of an Owner's key is under way, or may still be executed. Then only a
+// write keeps the key.
+func (s *owners) mayBeDeleted(o *ownerState) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return o.expiring
+	return o.expiring || o.lateDelete
 }
 
 // renewable returns the lease of a detached hold that can be renewed without a write, and prolongs the hold; nil

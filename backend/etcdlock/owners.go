@@ -149,15 +149,20 @@ func (s *owners) ownKey(folder, owner string, l *lease) string {
 	return key
 }
 
-// adopted records that an Owner goes on with another key. Late calls may still write or delete the one it had.
+// adopted records that an Owner goes on with the key of another connection.
 func (s *owners) adopted(o *ownerState, k *lockKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o.unknown || o.lateWrite {
+	s.rename(o, k.key)
+	o.created, o.unknown = k.created, false
+}
+
+// rename makes an Owner go on with a key. Late calls may still write or delete the one it had. The mutex is held.
+func (s *owners) rename(o *ownerState, key string) {
+	if key != o.key && (o.unknown || o.lateWrite) {
 		s.tombstones.add(o.key, "")
 	}
-	s.setKey(o, k.key)
-	o.created, o.unknown = k.created, false
+	s.setKey(o, key)
 }
 
 // setKey sets the key of an Owner; empty: it has none. The mutex is held.

@@ -84,23 +84,6 @@ func (b *Backend) readQueue(ctx context.Context, name string) (lockQueue, uint64
 	return parseQueue(folder, resp.Kvs), resp.Header.RaftTerm, nil
 }
 
-// deleteKeys deletes the keys of released Owners, and returns those that need no repetition.
-func (b *Backend) deleteKeys(ctx context.Context, keys []string) (done []string) {
-	if b.detached {
-		return b.deleteOrphans(ctx, keys)
-	}
-	var orphans []string
-	var deletes []clientv3.Op
-	for _, key := range keys {
-		if b.owners.hasKey(key) { // its Owner has found it
-			done = append(done, key)
-			continue
-		}
-		orphans, deletes = append(orphans, key), append(deletes, clientv3.OpDelete(key))
-	}
-	return append(done, b.deleteAll(ctx, orphans, deletes)...)
-}
-
 // releaseDetached ends a hold or a place, wherever its key is by now.
 func (b *Backend) releaseDetached(ctx context.Context, o *ownerState, h driver.Hold) error {
 	b.owners.update(o, func() { o.onLost = nil })
@@ -121,8 +104,9 @@ func (b *Backend) releaseDetached(ctx context.Context, o *ownerState, h driver.H
 	return err
 }
 
-// deleteOrphans is deleteKeys for keys that late writes have created, unless they have found an Owner since.
-func (b *Backend) deleteOrphans(ctx context.Context, keys []string) (done []string) {
+// deleteKeys deletes keys that late writes have created, and returns those that need no repetition. A key that has
+// found an Owner since is kept, as is a detached one that has left for another connection.
+func (b *Backend) deleteKeys(ctx context.Context, keys []string) (done []string) {
 	gets := make([]clientv3.Op, len(keys))
 	for i, key := range keys {
 		gets[i] = clientv3.OpGet(key)
@@ -132,7 +116,7 @@ func (b *Backend) deleteOrphans(ctx context.Context, keys []string) (done []stri
 	for i, r := range b.commitEach(ctx, gets) {
 		kvs := r.GetResponseRange().GetKvs()
 		switch key := keys[i]; {
-		case len(kvs) > 0 && b.leases.has(clientv3.LeaseID(kvs[0].Lease)) && !b.owners.hasKey(key):
+		case len(kvs) > 0 && (!b.detached || b.leases.has(clientv3.LeaseID(kvs[0].Lease))) && !b.owners.hasKey(key):
 			k := lockKey{key: key, modified: kvs[0].ModRevision}
 			orphans, deletes = append(orphans, key), append(deletes, k.delete())
 		case r.final():
