@@ -98,7 +98,8 @@ type Watcher interface {
 	// signalled. ctx bounds the arming only. ErrSkip means: as if this backend had no Watch.
 	//
 	// A backend that waits natively may take the lock for r.Owner in the meantime, also if it
-	// returns an error other than ErrSkip. The next Acquire of that Owner reports it.
+	// returns an error other than ErrSkip. The next Acquire of that Owner reports it. Such a backend has
+	// QueueAlways or Caps.Session, by which combinators know it.
 	Watch(ctx context.Context, r Request) (Watch, error)
 }
 

@@ -304,7 +304,8 @@ func Redact(rawURL string) string {
 	}
 	u.RawQuery = q.Encode()
 	_, hasPassword := u.User.Password()
-	if u.User != nil && !hasPassword && (strings.HasPrefix(u.Scheme, "http") || strings.HasPrefix(u.Scheme, "redis")) {
+	scheme := strings.TrimPrefix(u.Scheme, "quorum+")
+	if u.User != nil && !hasPassword && (strings.HasPrefix(scheme, "http") || strings.HasPrefix(scheme, "redis")) {
 		u.User = url.User("xxxxx") // a password or a token without its colon
 	}
 	return u.Redacted()

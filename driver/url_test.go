@@ -63,6 +63,7 @@ func TestRedact(t *testing.T) {
 		"redis://u:se%cret@h:1":                       "redis:…",
 		"http://secret@h:1":                           "http://xxxxx@h:1",
 		"rediss+cluster://secret@h:1":                 "rediss+cluster://xxxxx@h:1",
+		"quorum+redis://secret@a,b,c/0":               "quorum+redis://xxxxx@a,b,c/0",
 		"postgres://u@h:1/d":                          "postgres://u@h:1/d",
 		"zk://h?auth=digest:u:secret":                 "zk://h?auth=xxxxx",
 		"host=h user=u password=secret":               "…",

@@ -190,6 +190,46 @@ func TestOptionalCalls(t *testing.T) {
 	}
 }
 
+// takingMember waits natively: its Watch takes the lock for the Owner. A quorum that has refused and released the Owner
+// would not know of it.
+type takingMember struct{ *memlock.Backend }
+
+func (m takingMember) Caps() driver.Caps {
+	c := m.Backend.Caps()
+	c.Queueing, c.QueuedModes, c.Session = driver.QueueNever, 0, true
+	return c
+}
+
+func (m takingMember) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if _, err := m.Acquire(ctx, r); err != nil {
+		return driver.Watch{}, err
+	}
+	return driver.Watch{Ready: make(chan struct{}), Close: func() {}}, nil
+}
+
+// A member whose watch might take the lock is not watched.
+func TestMembersThatTakeAreNotWatched(t *testing.T) {
+	var members []driver.Backend
+	for range 3 {
+		members = append(members, takingMember{memlock.New()})
+	}
+	b, err := quorum.New(members, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	r := request(driver.Exclusive)
+	if _, err := b.Watch(t.Context(), r); !errors.Is(err, driver.ErrSkip) {
+		t.Errorf("watch: %v", err)
+	}
+	for i, m := range members {
+		info, err := m.(driver.Inspector).Inspect(t.Context(), r.Name)
+		if err != nil || len(info.Holders) > 0 {
+			t.Errorf("member %d has %+v, %v", i, info.Holders, err)
+		}
+	}
+}
+
 // Split votes are resolved: one of many concurrent attempts wins.
 func TestSplitVote(t *testing.T) {
 	c := newCluster(t, 5)

@@ -61,10 +61,11 @@ type mergedWatch struct {
 	timer  *time.Timer  // notifies
 }
 
-// arm arms the watch of one member. It skips members that always queue: a watch might take the
-// lock there, and several waiters could each keep some members from the others.
+// arm arms the watch of one member. It skips members whose watch might take the lock, those that
+// always queue and those whose holds live with a connection: several waiters could each keep some
+// members from the others, and a watch would go on taking the lock for an Owner that was released.
 func (w *mergedWatch) arm(values context.Context, m *member, r driver.Request, i int) error {
-	if m.Caps().Queueing == driver.QueueAlways {
+	if c := m.Caps(); c.Queueing == driver.QueueAlways || c.Session {
 		return driver.ErrSkip
 	}
 	r.TTL += w.b.drift(r.TTL)
