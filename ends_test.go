@@ -3,6 +3,9 @@ package distlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,6 +161,53 @@ func TestMinHoldAfterAnOutage(t *testing.T) {
 		next := mustLock(t, other.Mutex("x"))
 		within(t, "the next holder came", time.Since(start), 5*time.Minute, time.Second)
 		mustUnlock(t, next)
+	})
+}
+
+// Holds that MinHold keeps beyond an outage are renewed by few goroutines at once, and none ends too early.
+func TestManyMinHoldsAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const holds, outage = 300, 15 * time.Second
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		c := client(t, r, nil)
+		start := time.Now()
+		var leases []*distlock.Lease
+		for i := range holds {
+			leases = append(leases, mustLock(t, c.Mutex(fmt.Sprint(i), distlock.MinHold(5*time.Minute))))
+		}
+		var calls, most atomic.Int64
+		r.set(func(r *rig) {
+			r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+				most.Store(max(most.Load(), calls.Add(1)))
+				defer calls.Add(-1)
+				if time.Since(start) < outage {
+					return blackHole(ctx, holds, next)
+				}
+				time.Sleep(time.Millisecond)
+				return next(ctx, holds)
+			}
+		})
+		var unlocks sync.WaitGroup
+		for _, l := range leases {
+			unlocks.Go(func() { _ = l.Unlock(t.Context()) })
+		}
+		unlocks.Wait()
+		most.Store(0)
+		time.Sleep(time.Minute)
+		if n := most.Load(); n == 0 || n > 32 {
+			t.Errorf("%d renewals at once", n)
+		}
+		time.Sleep(time.Until(start.Add(4 * time.Minute)))
+		kept := 0
+		for range c.List(t.Context(), "") {
+			kept++
+		}
+		if kept != holds {
+			t.Errorf("%d of %d holds are kept", kept, holds)
+		}
+		time.Sleep(2 * time.Minute)
+		allFree(t, store)
 	})
 }
 

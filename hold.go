@@ -270,15 +270,16 @@ func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 // endLater calls endIn again until there is an answer: without one, the backend may end the hold before MinHold is
 // over. If the client is closed before, the hold ends with its TTL.
 func (h *hold) endLater() {
-	h.env.after(min(h.minHoldLeft(), h.s.terms.TTL/6), func() {
+	h.env.after(min(h.minHoldLeft(), wait.Jitter(h.s.terms.TTL/9)), func() {
 		switch rest := h.minHoldLeft(); {
 		case rest <= 0:
 			h.releaseKept()
 		case h.env.isClosed():
-		case h.env.watchdog.InFlight(&h.life) != nil:
+		case h.env.watchdog.InFlight(&h.life) != nil || !h.env.endings.begin():
 			h.endLater()
 		default:
-			ctx, cancel := context.WithTimeout(h.env.life, h.s.terms.CallTimeout)
+			defer h.env.endings.end()
+			ctx, cancel := context.WithTimeout(h.env.life, min(rest, h.s.terms.CallTimeout))
 			defer cancel()
 			_ = h.endIn(ctx, rest)
 		}

@@ -36,7 +36,8 @@ type Options struct {
 	// of its own. Default: no limit.
 	MaxHold time.Duration
 
-	// CallTimeout bounds one call to the backend. A call without an answer by then is retried.
+	// CallTimeout bounds one call to the backend. A call without an answer by then is retried. A renewal
+	// has a quarter of its TTL at first.
 	// Default: a third of the TTL, 5 s at most.
 	CallTimeout time.Duration
 
