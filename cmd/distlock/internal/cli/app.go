@@ -171,7 +171,7 @@ func secretsOf(args []string) []string {
 		if i := strings.Index(arg, "="); strings.HasPrefix(arg, "--") && i > 0 {
 			arg = arg[i+1:]
 		}
-		found = append(found, passwordsOf(arg)...)
+		found = append(found, passwordsOf(strings.TrimLeft(arg, "-"))...) // also of a URL that passes for a flag
 	}
 	return found
 }
@@ -197,7 +197,8 @@ func secretsIn(rawURL string) []string {
 	rest, query, _ := strings.Cut(rawURL, "?")
 	_, rest, _ = strings.Cut(rest, "//")
 	user, password, ok := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
-	if !ok && (strings.HasPrefix(rawURL, "http") || strings.HasPrefix(rawURL, "redis")) {
+	scheme := strings.TrimPrefix(rawURL, "quorum+")
+	if !ok && (strings.HasPrefix(scheme, "http") || strings.HasPrefix(scheme, "redis")) {
 		password = user // a token or a password without its colon
 	}
 	secrets := []string{password}

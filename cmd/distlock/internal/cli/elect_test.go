@@ -159,6 +159,17 @@ func TestElectIgnoresOtherSignals(t *testing.T) {
 	p.code()
 }
 
+// A signal that is no request to end, and that the command dies of, ends the term only.
+func TestElectGoesOnAfterAnotherSignal(t *testing.T) {
+	t.Parallel()
+	p := start(t, lockFile(t), "elect", "--again", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"; exec sleep 1000`)
+	p.leads(1)
+	p.send(syscall.SIGUSR1)
+	p.leads(2)
+	p.send(syscall.SIGTERM)
+	p.must(143)
+}
+
 // A candidate that led before ends as soon as one that did not, also if the server does not answer.
 func TestElectEndsAtASilentServer(t *testing.T) {
 	t.Parallel()

@@ -384,17 +384,19 @@ func TestGroupOutlivesTheNotice(t *testing.T) {
 func TestGroupOutlivesASignal(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		end  func(url string, p *process)
-		code int
+		before string
+		end    func(url string, p *process)
+		code   int
 	}{
-		"SIGTERM":     {func(_ string, p *process) { p.send(syscall.SIGTERM) }, 143},
-		"SIGHUP":      {func(_ string, p *process) { p.send(syscall.SIGHUP) }, 129},
-		"the request": {func(url string, _ *process) { finishWith(t, url, 0, "unlock", "--ask", "x") }, 143},
+		"SIGTERM":       {"", func(_ string, p *process) { p.send(syscall.SIGTERM) }, 143},
+		"SIGHUP":        {"", func(_ string, p *process) { p.send(syscall.SIGHUP); p.send(syscall.SIGWINCH) }, 129},
+		"caught SIGHUP": {`trap "exit 1" HUP`, func(_ string, p *process) { p.send(syscall.SIGHUP) }, 1},
+		"the request":   {"", func(url string, _ *process) { finishWith(t, url, 0, "unlock", "--ask", "x") }, 143},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, dir := askedFile(t), t.TempDir()
-			p := start(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`
+			p := start(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`; `+c.before+`
 				(trap "echo told; until [ -e end ]; do sleep 0.01; done; exit" HUP TERM; echo ready; while :; do sleep 0.01; done) & wait`)
 			p.out.await(t, "ready")
 			c.end(url, p)
@@ -414,7 +416,7 @@ func TestGroupOutlivesASignal(t *testing.T) {
 func TestSecondSignalEndsTheWaitForTheGroup(t *testing.T) {
 	t.Parallel()
 	url, dir := lockFile(t), t.TempDir()
-	p := start(t, url, "run", "x", "--", "sh", "-c", `(trap "echo told" TERM; echo ready; while [ -e `+dir+` ]; do sleep 0.01; done) & wait`)
+	p := start(t, url, "run", "x", "--", "sh", "-c", `(trap "echo told; exec >/dev/null 2>&1" TERM; echo ready; while [ -e `+dir+` ]; do sleep 0.01; done) & wait`)
 	p.out.await(t, "ready")
 	p.send(syscall.SIGTERM)
 	p.out.await(t, "told")
@@ -454,7 +456,8 @@ func TestCommandOfAnotherUser(t *testing.T) {
 	}
 }
 
-// A process of the group that may not be signalled, as another user's, is waited for.
+// A process of the group that may not be signalled, as another user's, is waited for. Not parallel: the wait collects all
+// children of this process.
 func TestGroupOfAnotherUser(t *testing.T) {
 	locks, err := distlock.Open(t.Context(), lockFile(t), nil)
 	if err != nil {
@@ -466,7 +469,7 @@ func TestGroupOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := 0
-	j := &job{argv: []string{"sudo"}, pid: 1 << 30, toEnd: true, lease: lease, signals: &signals{}, kill: func(int, syscall.Signal) error {
+	j := &job{argv: []string{"sudo"}, pid: 1 << 30, toEnd: true, lease: lease, signals: &signals{}, warnf: func(string, ...any) {}, kill: func(int, syscall.Signal) error {
 		if calls++; calls < 4 {
 			return syscall.EPERM
 		}

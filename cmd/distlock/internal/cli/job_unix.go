@@ -34,13 +34,13 @@ type job struct {
 	interrupted bool // SIGINT ended it
 	inFront     bool // its group was then in the foreground, so that this group has not received the signal
 
-	losing  bool           // notice was given, or the lock was lost
-	until   time.Time      // the deadline when notice was given
-	gaveWay bool           // it was stopped because another user asked for the lock
-	toEnd   bool           // a signal of the user asks it to end, or has ended it
-	sent    syscall.Signal // the last one that was forwarded
-	denied  bool           // a signal was, and the user was warned
-	beside  bool           // another command of this group wanted the terminal, and was stopped
+	losing  bool      // notice was given, or the lock was lost
+	until   time.Time // the deadline when notice was given
+	gaveWay bool      // it was stopped because another user asked for the lock
+	toEnd   bool      // a signal of the user asks it to end
+	hungUp  bool      // it received SIGHUP, and has not ended well since
+	denied  bool      // a signal was, and the user was warned
+	beside  bool      // another command of this group wanted the terminal, and was stopped
 	tty     *terminal
 	pid     int // and the number of the group
 	states  chan unix.WaitStatus
@@ -61,9 +61,8 @@ func (j *job) run() (int, error) {
 	j.tty.stayUnstopped(j.signals)
 	state := j.watch()
 	j.interrupted = state.Signaled() && state.Signal() == unix.SIGINT
-	j.toEnd = j.toEnd || state.Signaled() && state.Signal() == j.sent
+	j.hungUp = j.hungUp && state.ExitStatus() != 0
 	j.inFront = j.tty.shows(j.pid)
-	j.tty.takeBack(j.pid) // a signal of the user's keys ends the wait for the rest of the group
 	j.clearUp()
 	j.tty.takeBack(j.pid)
 	if j.beside {
@@ -114,11 +113,15 @@ func waitFor(pid int) (state unix.WaitStatus, err error) {
 	}
 }
 
-// reap removes children that have ended.
-func reap() {
+// reap removes children that have ended. If one was stopped since it wants the terminal, its group gets that.
+func (j *job) reap() {
 	for {
-		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
+		var state unix.WaitStatus
+		if pid, err := unix.Wait4(-1, &state, unix.WNOHANG|unix.WUNTRACED, nil); pid <= 0 || err != nil {
 			return
+		}
+		if by := state.StopSignal(); state.Stopped() && (by == unix.SIGTTIN || by == unix.SIGTTOU) {
+			j.lend()
 		}
 	}
 }
@@ -233,12 +236,12 @@ func (j *job) clearUp() {
 	switch {
 	case j.losing && j.onLoss != lossIgnore:
 		end = time.After(time.Until(j.until))
-	case j.losing || !j.toEnd && !j.gaveWay:
+	case j.losing || !j.toEnd && !j.hungUp && !j.gaveWay:
 		return
 	}
 	lost, slow := j.lease.Context().Done(), time.After(firstReport)
 	// The last ones of the group may be another user's.
-	for reap(); !errors.Is(j.kill(-j.pid, 0), unix.ESRCH); reap() {
+	for j.reap(); !errors.Is(j.kill(-j.pid, 0), unix.ESRCH); j.reap() {
 		select {
 		case <-lost:
 			if j.losing {
@@ -255,6 +258,7 @@ func (j *job) clearUp() {
 				return
 			}
 		case <-slow:
+			j.tty.takeBack(j.pid) // or the keys would not reach this process
 			j.warnf("waiting for processes that %s has left; another signal ends the wait", j.argv[0])
 		case <-time.After(5 * time.Millisecond):
 		}
@@ -284,7 +288,8 @@ func (j *job) forward(sig syscall.Signal) {
 	default:
 		// Programs that run for long read their configuration again upon SIGHUP.
 		j.signal(sig)
-		if j.sent = sig; ends(sig) {
+		j.hungUp = j.hungUp || sig == unix.SIGHUP
+		if ends(sig) {
 			j.toEnd = true
 			j.signal(unix.SIGCONT) // a stopped command ends only then
 		}
@@ -312,12 +317,8 @@ func (j *job) stopped(by syscall.Signal) {
 	if j.tty == nil || by != unix.SIGTSTP && by != unix.SIGTTIN && by != unix.SIGTTOU {
 		return
 	}
-	if by != unix.SIGTSTP && j.tty.before() {
-		j.tty.lends = true
-		if j.tty.give(j.pid) {
-			j.resume()
-			return
-		}
+	if by != unix.SIGTSTP && j.lend() {
+		return
 	}
 	j.tty.takeBack(j.pid)
 	if alone() {
@@ -328,6 +329,19 @@ func (j *job) stopped(by syscall.Signal) {
 	j.flush()
 	// The whole job stops, as it would without distlock.
 	_ = unix.Kill(0, unix.SIGSTOP)
+}
+
+// lend gives the terminal to the command's group if this one has it, and reports whether it did.
+func (j *job) lend() bool {
+	if !j.tty.before() {
+		return false
+	}
+	j.tty.lends = true
+	if !j.tty.give(j.pid) {
+		return false
+	}
+	j.resume()
+	return true
 }
 
 // resume continues the command, unless the lock was lost meanwhile: then watch kills it.

@@ -103,6 +103,7 @@ var withPasswords = []string{
 	"redis://user:s3cr3t-word%zz@127.0.0.1:1",
 	"redis://user:s3cr3t%2Dword@127.0.0.1:1/?bogus=1",
 	"redis://127.0.0.1:1/?password=s3cr3t-word",
+	"quorum+redis://s3cr3t-word@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/0",
 	"bogus://user:s3cr3t-word@host",
 	"//user:s3cr3t-word@host",
 	"sqlite://user:s3cr3t-word@host/x.db",

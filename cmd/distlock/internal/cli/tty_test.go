@@ -402,6 +402,31 @@ func TestKeysEndTheWaitForTheGroup(t *testing.T) {
 	p.must(143)
 }
 
+// A process that the command has left sets the terminal before it ends, as a pager does. Whether it has the terminal then or
+// not, it is not stopped.
+func TestGroupSetsTheTerminalAtItsEnd(t *testing.T) {
+	t.Parallel()
+	for name, early := range map[string]bool{"at once": true, "after the message": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, dir := askedFile(t), t.TempDir()
+			_, screen, tty := terminals(t)
+			p := command(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`
+				(trap "echo to""ld; until [ -e end ]; do sleep 0.01; done; stty -echo </dev/tty; exit" TERM; echo rea""dy; while :; do sleep 0.01; done) & wait`).atTerminal(tty)
+			screen.await(t, "ready")
+			finishWith(t, url, 0, "unlock", "--ask", "x")
+			screen.await(t, "told")
+			if !early {
+				screen.await(t, "another signal ends the wait")
+			}
+			if err := os.WriteFile(dir+"/end", nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p.must(143)
+		})
+	}
+}
+
 // asReaper makes the test binary adopt orphans, as the first process of a container does.
 const asReaper = "CLI_TEST_AS_REAPER"
 
