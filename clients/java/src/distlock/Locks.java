@@ -196,17 +196,21 @@ public final class Locks {
             for (int n = 0; n < 2 + 2 * urls.size() && (n == 0 || until - System.nanoTime() > 0); n++) {
                 try {
                     a = call("release", hold.body(), timeout);
-                    if (a.kind.equals("lost") && unknown) {
-                        return new Answer("ok", a.body); // an earlier request has released it
-                    }
-                    if (a.isAnswer()) {
-                        return a;
-                    }
-                    unknown |= a.kind.equals("unknown");
-                    pause(n, until - System.nanoTime());
-                } catch (InterruptedException e) { // which may have ended a request before its answer
-                    interrupted = unknown = true;
+                } catch (InterruptedException e) { // which may have ended the request before its answer
+                    interrupted = true;
                     a = new Answer("unknown", Map.of("detail", "the thread was interrupted"));
+                }
+                if (a.kind.equals("lost") && unknown) {
+                    return new Answer("ok", a.body); // an earlier request has released it
+                }
+                if (a.isAnswer()) {
+                    return a;
+                }
+                unknown |= a.kind.equals("unknown");
+                try {
+                    pause(n, until - System.nanoTime());
+                } catch (InterruptedException e) {
+                    interrupted = true;
                 }
             }
             return new Answer("unknown", a.body);
