@@ -38,7 +38,7 @@ func eachRunOnce(locks *distlock.Client) (gocron.Scheduler, error) {
 
 // One scheduler runs all jobs, until it ends.
 func oneScheduler(locks *distlock.Client) (gocron.Scheduler, *gocronlock.Elector, error) {
-	elector := gocronlock.NewElector(locks.Election("cron:leader"))
+	elector := gocronlock.NewElector(locks.Election("leader:cron"))
 	s, err := gocron.NewScheduler(gocron.WithDistributedElector(elector))
 	return s, elector, err // close the elector after the scheduler
 }
