@@ -195,7 +195,7 @@ func TestManyMinHoldsAfterAnOutage(t *testing.T) {
 		unlocks.Wait()
 		most.Store(0)
 		time.Sleep(time.Minute)
-		if n := most.Load(); n == 0 || n > 32 {
+		if n := most.Load(); n == 0 || n > 64 {
 			t.Errorf("%d renewals at once", n)
 		}
 		time.Sleep(time.Until(start.Add(4 * time.Minute)))

@@ -93,7 +93,7 @@ func (e *env) after(d time.Duration, f func()) {
 // endings counts the holds that endLater ends, so that an outage makes few goroutines of them.
 type endings struct{ n atomic.Int32 }
 
-const maxEndings = 16
+const maxEndings = 64
 
 // begin reports whether one more may begin.
 func (e *endings) begin() bool {

@@ -279,7 +279,8 @@ func (h *hold) endLater() {
 			h.endLater()
 		default:
 			defer h.env.endings.end()
-			ctx, cancel := context.WithTimeout(h.env.life, min(rest, h.s.terms.CallTimeout))
+			// One that gets no answer leaves its place to others soon.
+			ctx, cancel := context.WithTimeout(h.env.life, min(rest, h.s.terms.CallTimeout/4))
 			defer cancel()
 			_ = h.endIn(ctx, rest)
 		}

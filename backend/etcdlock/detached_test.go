@@ -284,7 +284,7 @@ func TestDetachedLateCallsForAFormerKey(t *testing.T) {
 }
 
 // A late creation of a key is ended after its Owner has gone on with another one: with a name of its own, since the key of
-// another hold has the name, or with the key of another connection.
+// another hold has the name, with the key of another connection, or with that of another lease.
 func TestDetachedLateCreationOfAFormerKey(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]func(t *testing.T, one, two *Backend, kv *delayedKV) driver.Request{
@@ -300,6 +300,14 @@ func TestDetachedLateCreationOfAFormerKey(t *testing.T) {
 			refused(t, one, r, context.DeadlineExceeded)
 			refused(t, one, r, driver.ErrHeld)
 			release(t, two, moved)
+			return r
+		},
+		"longer TTL": func(t *testing.T, one, _ *Backend, kv *delayedKV) driver.Request {
+			r := request("", driver.Exclusive)
+			r.TTL = time.Hour
+			kv.next(heldBack)
+			refused(t, one, r, context.DeadlineExceeded)
+			r.TTL *= 2
 			return r
 		},
 		"try": func(t *testing.T, one, two *Backend, kv *delayedKV) driver.Request {

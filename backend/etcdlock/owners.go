@@ -105,7 +105,7 @@ func (s *owners) open(folder string, r *driver.Request, l *lease) (*ownerState, 
 	}
 	s.prolong(o, time.Now(), r.TTL)
 	s.unwatch(o)
-	s.setKey(o, key)
+	s.rename(o, key)
 	o.created, o.modified, o.fence, o.lease, o.life = 0, 0, 0, l, l.life
 	o.mode, o.limit, o.fixed, o.onLost = r.Mode, r.Limit, l.fixed, r.OnLost
 	return o, nil

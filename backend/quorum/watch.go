@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/members"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -65,7 +66,7 @@ type mergedWatch struct {
 // always queue and those whose holds live with a connection: several waiters could each keep some
 // members from the others, and a watch would go on taking the lock for an Owner that was released.
 func (w *mergedWatch) arm(values context.Context, m *member, r driver.Request, i int) error {
-	if c := m.Caps(); c.Queueing == driver.QueueAlways || c.Session {
+	if members.WatchTakes(m.Caps()) {
 		return driver.ErrSkip
 	}
 	r.TTL += w.b.drift(r.TTL)

@@ -315,13 +315,20 @@ func (m *lazy) Release(ctx context.Context, h driver.Hold) error {
 	return b.Release(ctx, h)
 }
 
+// Watch watches if the member is open, and if its watch takes no lock, or the assumed capabilities say so.
 func (m *lazy) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	b, err := m.await(ctx)
 	if err != nil {
 		return driver.Watch{}, err
 	}
+	if WatchTakes(b.Caps()) && !WatchTakes(m.caps) {
+		return driver.Watch{}, driver.ErrSkip
+	}
 	return b.Watch(ctx, r)
 }
+
+// WatchTakes reports whether the watch of a backend with these capabilities may take the lock.
+func WatchTakes(c driver.Caps) bool { return c.Queueing == driver.QueueAlways || c.Session }
 
 func (m *lazy) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	b, err := m.await(ctx)

@@ -390,14 +390,15 @@ func TestGroupOutlivesASignal(t *testing.T) {
 	}{
 		"SIGTERM":       {"", func(_ string, p *process) { p.send(syscall.SIGTERM) }, 143},
 		"SIGHUP":        {"", func(_ string, p *process) { p.send(syscall.SIGHUP); p.send(syscall.SIGWINCH) }, 129},
-		"caught SIGHUP": {`trap "exit 1" HUP`, func(_ string, p *process) { p.send(syscall.SIGHUP) }, 1},
+		"SIGUSR1":       {"", func(_ string, p *process) { p.send(syscall.SIGUSR1) }, 138},
+		"caught SIGHUP": {`trap "exit 0" HUP`, func(_ string, p *process) { p.send(syscall.SIGHUP) }, 0},
 		"the request":   {"", func(url string, _ *process) { finishWith(t, url, 0, "unlock", "--ask", "x") }, 143},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, dir := askedFile(t), t.TempDir()
 			p := start(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`; `+c.before+`
-				(trap "echo told; until [ -e end ]; do sleep 0.01; done; exit" HUP TERM; echo ready; while :; do sleep 0.01; done) & wait`)
+				(trap "echo told; until [ -e end ]; do sleep 0.01; done; exit" HUP TERM USR1; echo ready; while :; do sleep 0.01; done) & wait`)
 			p.out.await(t, "ready")
 			c.end(url, p)
 			p.out.await(t, "told")

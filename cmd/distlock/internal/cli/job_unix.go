@@ -34,13 +34,14 @@ type job struct {
 	interrupted bool // SIGINT ended it
 	inFront     bool // its group was then in the foreground, so that this group has not received the signal
 
-	losing  bool      // notice was given, or the lock was lost
-	until   time.Time // the deadline when notice was given
-	gaveWay bool      // it was stopped because another user asked for the lock
-	toEnd   bool      // a signal of the user asks it to end
-	hungUp  bool      // it received SIGHUP, and has not ended well since
-	denied  bool      // a signal was, and the user was warned
-	beside  bool      // another command of this group wanted the terminal, and was stopped
+	losing  bool           // notice was given, or the lock was lost
+	until   time.Time      // the deadline when notice was given
+	gaveWay bool           // it was stopped because another user asked for the lock
+	toEnd   bool           // a signal of the user asks it to end
+	hungUp  time.Time      // when SIGHUP was forwarded
+	sent    syscall.Signal // the last one that was forwarded
+	denied  bool           // a signal was, and the user was warned
+	beside  bool           // another command of this group wanted the terminal, and was stopped
 	tty     *terminal
 	pid     int // and the number of the group
 	states  chan unix.WaitStatus
@@ -61,9 +62,10 @@ func (j *job) run() (int, error) {
 	j.tty.stayUnstopped(j.signals)
 	state := j.watch()
 	j.interrupted = state.Signaled() && state.Signal() == unix.SIGINT
-	j.hungUp = j.hungUp && state.ExitStatus() != 0
 	j.inFront = j.tty.shows(j.pid)
-	j.clearUp()
+	if j.toEnd || j.gaveWay || j.losing || j.endedBySignal(state) {
+		j.clearUp()
+	}
 	j.tty.takeBack(j.pid)
 	if j.beside {
 		_ = unix.Kill(0, unix.SIGCONT)
@@ -73,6 +75,12 @@ func (j *job) run() (int, error) {
 		return exitSignal + int(state.Signal()), nil
 	}
 	return state.ExitStatus(), nil
+}
+
+// endedBySignal reports whether the command has ended by a signal that was forwarded. It may have caught SIGHUP, or only
+// have read its configuration again.
+func (j *job) endedBySignal(state unix.WaitStatus) bool {
+	return state.Signaled() && state.Signal() == j.sent || time.Since(j.hungUp) < time.Minute
 }
 
 // startAndWait starts the command and waits for it, all on one thread: tieToParent ties a child to the
@@ -113,15 +121,20 @@ func waitFor(pid int) (state unix.WaitStatus, err error) {
 	}
 }
 
-// reap removes children that have ended. If one was stopped since it wants the terminal, its group gets that.
+// reap removes children that have ended. If one was stopped since it wants the terminal, its group gets that, and loses it
+// with a Ctrl-Z.
 func (j *job) reap() {
 	for {
 		var state unix.WaitStatus
 		if pid, err := unix.Wait4(-1, &state, unix.WNOHANG|unix.WUNTRACED, nil); pid <= 0 || err != nil {
 			return
 		}
-		if by := state.StopSignal(); state.Stopped() && (by == unix.SIGTTIN || by == unix.SIGTTOU) {
+		switch by := state.StopSignal(); {
+		case !state.Stopped():
+		case by == unix.SIGTTIN || by == unix.SIGTTOU:
 			j.lend()
+		case by == unix.SIGTSTP && j.tty.takeBack(j.pid):
+			j.warnf("processes that %s has left are stopped; another signal ends the wait", j.argv[0])
 		}
 	}
 }
@@ -236,7 +249,7 @@ func (j *job) clearUp() {
 	switch {
 	case j.losing && j.onLoss != lossIgnore:
 		end = time.After(time.Until(j.until))
-	case j.losing || !j.toEnd && !j.hungUp && !j.gaveWay:
+	case j.losing:
 		return
 	}
 	lost, slow := j.lease.Context().Done(), time.After(firstReport)
@@ -288,7 +301,9 @@ func (j *job) forward(sig syscall.Signal) {
 	default:
 		// Programs that run for long read their configuration again upon SIGHUP.
 		j.signal(sig)
-		j.hungUp = j.hungUp || sig == unix.SIGHUP
+		if j.sent = sig; sig == unix.SIGHUP {
+			j.hungUp = time.Now()
+		}
 		if ends(sig) {
 			j.toEnd = true
 			j.signal(unix.SIGCONT) // a stopped command ends only then

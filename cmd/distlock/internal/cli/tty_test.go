@@ -427,6 +427,27 @@ func TestGroupSetsTheTerminalAtItsEnd(t *testing.T) {
 	}
 }
 
+// A Ctrl-Z takes the terminal from such a process, and the next key ends the wait for it.
+func TestStopOfTheGroupAtItsEnd(t *testing.T) {
+	t.Parallel()
+	url, dir := askedFile(t), t.TempDir()
+	keys, screen, tty := terminals(t)
+	p := command(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`
+		(trap "until [ -e go ]; do sleep 0.01; done; stty -echo </dev/tty; echo g""ot; while [ -e go ]; do sleep 0.01; done; exit" TERM
+		echo rea""dy; while :; do sleep 0.01; done) & wait`).atTerminal(tty)
+	screen.await(t, "ready")
+	finishWith(t, url, 0, "unlock", "--ask", "x")
+	screen.await(t, "another signal ends the wait")
+	if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	screen.await(t, "got")
+	press(t, keys, "\x1a")
+	screen.await(t, "are stopped")
+	press(t, keys, "\x03")
+	p.must(143)
+}
+
 // asReaper makes the test binary adopt orphans, as the first process of a container does.
 const asReaper = "CLI_TEST_AS_REAPER"
 
