@@ -42,7 +42,7 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 		return err // nothing has changed
 	}
 	err = cmp.Or(err, ErrLost)
-	h.Lose(err, true)
+	h.Lose(err, true)()
 	h.mayBeBack()
 	h.dropRemains() // the backend may have it as a reader by now
 	if !errors.Is(err, ErrLost) {

@@ -301,19 +301,19 @@ func (h *hold) retry(ctx context.Context, tries int, f func() error) error {
 }
 
 // Lose ends the hold and all its leases because of why. mayRemain says that the backend may still
-// have the hold.
-func (h *hold) Lose(why error, mayRemain bool) {
+// have the hold. The observer is told by report.
+func (h *hold) Lose(why error, mayRemain bool) (report func()) {
 	h.sh.mu.Lock()
 	if h.ended {
 		h.sh.mu.Unlock()
-		return
+		return func() {}
 	}
 	h.markEnded()
 	h.mayRemain = mayRemain || h.regranted
 	h.gone = !h.mayRemain
 	mayRemain = h.mayRemain
 	leases := h.leases()
-	report := h.reports().Lost
+	observe := h.reports().Lost
 	event := h.event(leases[0], h.env.now())
 	if mayRemain && (h.env.caps.Session || h.requestedTTL() > h.s.terms.TTL) {
 		// Other holds may keep the session alive, and this one with it, or an Extend has made it
@@ -328,7 +328,7 @@ func (h *hold) Lose(why error, mayRemain bool) {
 		l.end(event.Err) // an Unlock that came first returns ErrLost too
 	}
 	h.endLocally()
-	emit(report, event)
+	return func() { emit(observe, event) }
 }
 
 // Warn warns the user that the lease is going to be lost.
@@ -518,5 +518,5 @@ func (n *holdSignal) deliver(h *hold) {
 		h.deliverRevoke()
 		return
 	}
-	h.Lose(renew.ErrGone, false)
+	h.Lose(renew.ErrGone, false)()
 }

@@ -65,7 +65,7 @@ func (c *Client) ForceUnlock(ctx context.Context, info Info) error {
 		err := c.backend.Release(ctx, h)
 		own := c.watchdog.Find(func(o renew.Holder) bool { return o.(*hold).owner == h.Owner })
 		if own != nil && (err == nil || errors.Is(err, ErrLost)) {
-			own.Lose(renew.ErrBroken, false)
+			own.Lose(renew.ErrBroken, false)()
 		}
 		return err
 	})

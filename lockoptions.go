@@ -76,7 +76,8 @@ func MinHold(d time.Duration) LockOption {
 }
 
 // WarnBefore calls f, in a goroutine of its own, when the lease is going to be lost in d because it
-// could not be renewed. f is called at most once until a renewal succeeds. Use it to bring work to
+// could not be renewed. f is called at most once until a renewal succeeds, and, whatever d is, not before
+// the first renewal is due, after a third of the TTL, and has had a moment. Use it to bring work to
 // a safe point. Without f it is ErrInvalid.
 func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
 	return LockOption{func(s *spec) { s.terms.WarnBefore, s.warn = d, f }}

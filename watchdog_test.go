@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -352,6 +353,69 @@ func TestWarnBefore(t *testing.T) {
 		}
 		within(t, "warning", <-warned, lease.Deadline().Sub(start)-5*time.Second, 0)
 	})
+}
+
+// However early it is wanted, a warning does not come before a renewal was due.
+func TestWarnBeforeTheRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		warned := make(chan struct{}, 100)
+		lease := mustLock(t, client(t, r, nil).Mutex("x", distlock.WarnBefore(28*time.Second, func(*distlock.Lease) { warned <- struct{}{} })))
+		time.Sleep(5 * time.Minute)
+		if n := len(warned); n != 0 {
+			t.Errorf("%d warnings though renewals succeed", n)
+		}
+		r.set(func(r *rig) { r.renew = blackHole })
+		<-lease.Context().Done()
+		if n := len(warned); n != 1 {
+			t.Errorf("%d warnings, want 1", n)
+		}
+	})
+}
+
+// A lease with a great margin is renewed in time.
+func TestGreatMargin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, newRig(), &distlock.Options{TTL: 10 * time.Second, Margin: 9 * time.Second})
+		lease := mustLock(t, c.Mutex("x"))
+		time.Sleep(time.Minute)
+		mustUnlock(t, lease)
+	})
+}
+
+// The contexts of leases that are lost together end together, however long the observer takes for each.
+func TestSlowObserverOfLosses(t *testing.T) {
+	for what, answer := range map[string]func(context.Context, []driver.Hold, renewer) []error{
+		"no answer": blackHole,
+		"lost": func(_ context.Context, holds []driver.Hold, _ renewer) []error {
+			return allErrors(holds, driver.ErrLost)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig()
+			var told atomic.Int64
+			c := client(t, r, &distlock.Options{Observer: &distlock.Observer{Lost: func(distlock.Event) {
+				told.Add(1)
+				time.Sleep(time.Hour)
+			}}})
+			var leases []*distlock.Lease
+			for i := range 10 {
+				leases = append(leases, mustLock(t, c.Mutex(fmt.Sprint(i))))
+			}
+			r.set(func(r *rig) { r.renew = answer })
+			<-leases[0].Context().Done()
+			time.Sleep(time.Second)
+			for i, l := range leases {
+				if l.Context().Err() == nil || !errors.Is(l.Err(), distlock.ErrLost) {
+					t.Errorf("%s: lease %d goes on: %v", what, i, l.Err())
+				}
+			}
+			time.Sleep(11 * time.Hour)
+			if n := told.Load(); n != int64(len(leases)) {
+				t.Errorf("%s: %d losses were reported", what, n)
+			}
+		})
+	}
 }
 
 func TestMaxHold(t *testing.T) {

@@ -27,6 +27,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	grant, err := b.acquire(ctx, t, r)
+	if !b.caps.Fence {
+		grant.Fence, grant.Fences = 0, min(grant.Fences, 1) // those of two members do not increase
+	}
 	refused := !r.Queue && (errors.Is(err, driver.ErrHeld) || driver.Final(err))
 	if refused || !known && errors.Is(err, driver.ErrUnsent) {
 		b.owners.remove(r.Owner)
@@ -40,7 +43,7 @@ func (b *Backend) reserve(ctx context.Context, t target, r driver.Request) error
 	if err := b.membership.cover(ctx, t.members(), r.TTL); err != nil {
 		return driver.Unsent(fmt.Errorf("shard: %s: %w", driver.Quote(r.Name), err))
 	}
-	b.owners.add(r.Owner, r.Mode, time.Now().Add(r.TTL))
+	b.owners.add(r.Owner, r.Mode, time.Now().Add(r.TTL), true)
 	return nil
 }
 
@@ -151,7 +154,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	return err
 }
 
-// release releases at one or both members. A hold is lost if no member had it, one of this backend also if one of two
+// release releases at one or both members. A hold is lost if no member had it, one that was taken here also if one of two
 // did not.
 func (b *Backend) release(ctx context.Context, t target, h driver.Hold) error {
 	lost, unknown := 0, error(nil)
@@ -165,7 +168,7 @@ func (b *Backend) release(ctx context.Context, t target, h driver.Hold) error {
 			}
 		}
 	}
-	if unknown == nil && (lost == len(t.members()) || lost > 0 && b.owners.mode(h.Owner) != 0) {
+	if unknown == nil && (lost == len(t.members()) || lost > 0 && b.owners.taken(h.Owner)) {
 		return fmt.Errorf("shard: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 	}
 	return unknown

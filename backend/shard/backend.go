@@ -216,10 +216,11 @@ type owners struct {
 type possibleHold struct {
 	mode  driver.Mode
 	until time.Time
+	taken bool // here, at each of its members; otherwise another process may have taken it at one of them
 }
 
 // add notes that owner may hold from now on.
-func (o *owners) add(owner string, mode driver.Mode, until time.Time) {
+func (o *owners) add(owner string, mode driver.Mode, until time.Time, taken bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.m == nil {
@@ -235,10 +236,11 @@ func (o *owners) add(owner string, mode driver.Mode, until time.Time) {
 			break
 		}
 	}
-	if h := o.m[owner]; h.until.After(until) {
+	h := o.m[owner]
+	if h.until.After(until) {
 		until = h.until // this request may be refused
 	}
-	o.m[owner] = possibleHold{mode, until}
+	o.m[owner] = possibleHold{mode, until, taken || h.taken}
 }
 
 func (o *owners) remove(owner string) {
@@ -255,6 +257,13 @@ func (o *owners) mode(owner string) driver.Mode {
 		return h.mode
 	}
 	return 0
+}
+
+// taken reports whether owner may have a hold that was taken here.
+func (o *owners) taken(owner string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.m[owner].taken
 }
 
 // any reports whether an Owner may hold.

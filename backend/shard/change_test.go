@@ -214,6 +214,27 @@ func TestHalfALockOfAnother(t *testing.T) {
 	})
 }
 
+// A renewal of such a hold leaves it to its process, which renews it on.
+func TestRenewalOfHalfALockOfAnother(t *testing.T) {
+	for _, at := range []string{"a", "b"} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, "a", "b")
+			both, member := c.process("-a +b"), c.stores[at].Connect()
+			r := request("lock")
+			take(t, member, r)
+			for range 2 {
+				if err := both.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
+					t.Errorf("a renewal with both lists: %v", err)
+				}
+				synctest.Wait()
+			}
+			if err := member.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+				t.Errorf("a renewal at its member %s: %v", at, err)
+			}
+		})
+	}
+}
+
 // A registration whose Owner was released comes back with a fresh one.
 func TestRegistrationOfAReleasedOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

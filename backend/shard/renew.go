@@ -109,7 +109,7 @@ func (n *memberRenewal) renew(ctx context.Context, m *member, s *share) {
 		return
 	}
 	for _, h := range s.holds {
-		n.b.owners.add(h.Owner, h.Mode, time.Now().Add(h.TTL))
+		n.b.owners.add(h.Owner, h.Mode, time.Now().Add(h.TTL), false)
 	}
 	for k, err := range m.Renew(ctx, s.holds) {
 		if err != nil {
@@ -118,13 +118,15 @@ func (n *memberRenewal) renew(ctx context.Context, m *member, s *share) {
 	}
 }
 
-// decide returns the answer for a hold. A hold that is lost at one of two members is lost. Its
-// other half is released here, since its owner would not do it.
+// decide returns the answer for a hold. A hold that is lost at one of two members is lost. If it was taken here, its
+// other half is released, since its owner would not do it. If not, that may be the live hold of a process with one of the lists.
 func (n *memberRenewal) decide(i int, h driver.Hold) error {
 	for _, err := range []error{n.firsts[i], n.seconds[i]} {
 		if errors.Is(err, driver.ErrLost) {
+			if n.b.owners.taken(h.Owner) {
+				n.b.releaseRest(h)
+			}
 			n.b.owners.remove(h.Owner)
-			n.b.releaseRest(h)
 			return err
 		}
 	}

@@ -107,8 +107,9 @@ func (l *losses) End()                                      { l.tasks.Done() }
 func (l *losses) Request(ttl time.Duration) (h driver.Hold) { h.TTL = ttl; return h }
 func (l *losses) Warn()                                     {}
 func (l *losses) Answered(error, time.Duration)             {}
-func (l *losses) Lose(error, bool) {
+func (l *losses) Lose(error, bool) func() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.n++
+	return func() {}
 }

@@ -46,8 +46,9 @@ type Holder interface {
 	// it is called under the Watchdog's mutex, or for a Claim.
 	Request(ttl time.Duration) driver.Hold
 
-	// Lose ends the hold. unknown says that the backend may still have it.
-	Lose(why error, unknown bool)
+	// Lose ends the hold. unknown says that the backend may still have it. The user is told by report, which may
+	// take long, and is called after all holds that are lost together have ended.
+	Lose(why error, unknown bool) (report func())
 
 	// Warn says that Terms.WarnBefore is left.
 	Warn()
@@ -88,11 +89,14 @@ func (h *Hold) extendTrust(start instant, ttl time.Duration) {
 	h.tries, h.unknown = 0, nil
 	h.due, h.warn = never, never
 	if !h.fixed {
-		h.due = start + ttl/3
+		h.due = start + min(ttl/3, (ttl-h.terms.Margin)/2)
 	}
 	h.setEnd()
 	if h.terms.WarnBefore > 0 {
 		h.warn = h.Trust() - h.terms.WarnBefore
+		if !h.fixed && !h.capped {
+			h.warn = max(h.warn, h.due+(h.Trust()-h.due)/16) // the renewal may be answered first
+		}
 	}
 }
 

@@ -91,10 +91,11 @@ func (h *holder) Request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.name, Owner: "o", Mode: driver.Exclusive, TTL: ttl}
 }
 
-func (h *holder) Lose(why error, unknown bool) {
+func (h *holder) Lose(why error, unknown bool) func() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lost, h.unknown, h.lostAt = why, unknown, h.r.now()
+	return func() {}
 }
 
 func (h *holder) Warn() {

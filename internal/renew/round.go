@@ -51,8 +51,12 @@ func (w *Watchdog) tick() {
 	w.mu.Unlock()
 
 	w.start(rounds)
-	for _, l := range lost {
-		l.h.holder.Lose(l.why, true)
+	reports := make([]func(), len(lost))
+	for i, l := range lost {
+		reports[i] = l.h.holder.Lose(l.why, true)
+	}
+	for _, report := range reports {
+		report()
 	}
 	for _, h := range warned {
 		h.holder.Warn()
@@ -192,8 +196,12 @@ func (w *Watchdog) call(r *round) []error {
 	w.mu.Unlock()
 
 	w.start(more)
-	for _, h := range lost {
-		h.holder.Lose(ErrGone, false)
+	reports := make([]func(), len(lost))
+	for i, h := range lost {
+		reports[i] = h.holder.Lose(ErrGone, false)
+	}
+	for _, report := range reports {
+		report()
 	}
 	for i, h := range r.holds {
 		h.holder.Answered(errs[i], left[i])
