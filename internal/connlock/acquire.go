@@ -21,7 +21,11 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, b.wrapError("acquire", r.Name, err)
 	}
-	return driver.Grant{Fence: number << claims.SpanBits, Fences: claims.Fences(r), TTL: r.TTL}, nil
+	g := driver.Grant{Fence: number << claims.SpanBits, Fences: claims.Fences(r), TTL: r.TTL}
+	if b.OnePerConn {
+		g.Fences = 1 // a hand-off asks for the next one, and so finds out that a Commit has ended the hold
+	}
+	return g, nil
 }
 
 func (b *Backend) validate(r driver.Request) error {
@@ -91,7 +95,8 @@ func (c *lockConn) tryLock(ctx context.Context, l Lock) (h *connHold, number uin
 // regrant grants a hold once more, with a new number.
 func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Request) (number uint64, err error) {
 	if r.TTL > h.conn.lease {
-		if err := h.conn.extend(ctx, r.TTL); err != nil {
+		b.promise(h, r.TTL)
+		if err := h.conn.extend(ctx); err != nil {
 			return 0, err
 		}
 	}

@@ -213,7 +213,7 @@ type lockConn struct {
 	attempts    int                  // under way
 	dead        bool
 	idleSince   time.Time
-	longerLease bool // maxSilence exceeds lease, for the sake of one hold
+	longerLease bool // maxSilence exceeds lease, for the sake of some holds
 }
 
 // do calls f, which sends statements, while no other statement is sent. ctx bounds the wait for that. The
@@ -261,27 +261,48 @@ func (c *lockConn) isDead() bool {
 	return c.dead
 }
 
-// extend lets the connection live for at least ttl from now on. An error ends it.
-func (c *lockConn) extend(ctx context.Context, ttl time.Duration) error {
+// extend lets the connection live on for as long as its holds were promised, and no longer. An error ends it.
+func (c *lockConn) extend(ctx context.Context) error {
 	return c.do(ctx, func(own context.Context) (err error) {
-		longer := ttl > c.maxSilence
-		if longer {
-			err = c.conn.Lease(own, ttl)
-		} else {
+		ttl := c.b.promised(c)
+		if ttl == c.maxSilence {
 			err = c.conn.Ping(own)
+		} else {
+			err = c.conn.Lease(own, ttl)
 		}
 		if err != nil {
 			c.lose(err)
 			return fmt.Errorf("%w: %w", errGone, err)
 		}
-		if longer {
-			c.maxSilence = ttl
-			c.b.mu.Lock()
-			defer c.b.mu.Unlock()
-			c.longerLease = true
-		}
+		c.maxSilence = ttl
 		return nil
 	})
+}
+
+// promise notes that a hold is to live for ttl after each renewal.
+func (b *Backend) promise(h *connHold, ttl time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h.ttl = max(h.ttl, ttl)
+}
+
+// promised returns for how long a connection must live after a renewal. While that is longer than its lease, for the
+// sake of some holds, no others join them: they would live as long if this process dies.
+func (b *Backend) promised(c *lockConn) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ttl := c.lease
+	for _, h := range c.holds {
+		ttl = max(ttl, h.ttl)
+	}
+	was := c.longerLease
+	switch c.longerLease = ttl > c.lease; {
+	case c.longerLease:
+		b.shared = without(b.shared, c)
+	case was:
+		b.share(c)
+	}
+	return ttl
 }
 
 // pingAfter ends a connection that does not answer after an error. c.sem is held.
@@ -405,6 +426,7 @@ type connHold struct {
 	lock  Lock
 	conn  *lockConn
 	since time.Time
+	ttl   time.Duration // that was promised, if it is longer than the connection's lease; guarded by Backend.mu
 
 	working atomic.Bool // the caller's work has the connection
 	revoked atomic.Bool // it was released meanwhile

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/distlock/distlock"
 	lock "github.com/distlock/distlock/driver"
 )
 
@@ -32,6 +33,77 @@ func TestCommitEndsTheHold(t *testing.T) {
 		}
 		if err := b.Commit(t.Context(), r.Owner, nil); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("a second Commit: %v, want ErrLost", err)
+		}
+	})
+}
+
+// An Unlock after a Commit hands nothing to the next waiter of the process: the lock may be another one's by now.
+func TestHandOffAfterACommit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f, onePerConn)
+		rival, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake", OnePerConn: true, SeparateNumbers: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rival.Close()
+		c, err := distlock.New(b, &distlock.Options{HandoffWindow: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		first, err := c.Mutex("lock").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := make(chan *distlock.Lease, 1)
+		go func() {
+			l, err := c.Mutex("lock").Lock(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			second <- l
+		}()
+		synctest.Wait()
+		if err := b.Commit(t.Context(), first.Owner(), func(*sql.Tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		r := request("lock")
+		take(t, rival, r)
+		if err := first.Unlock(t.Context()); err != nil {
+			t.Errorf("Unlock after the Commit: %v", err)
+		}
+		time.Sleep(time.Second)
+		if len(second) > 0 {
+			t.Error("a waiter holds beside another process")
+		}
+		release(t, rival, r)
+		if err := (<-second).Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A waiter of the same backend may have the lock before the commit is answered. That is no loss for the committer.
+func TestWaiterIsGrantedDuringACommit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{commitTime: time.Second}, onePerConn)
+		r, next := request("lock"), request("lock")
+		r.OnLost = func() { t.Error("the committer has lost its lock") }
+		take(t, b, r)
+		w := watch(t, b, next)
+		defer w.Close()
+		if err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		<-w.Ready
+		take(t, b, next)
+		release(t, b, r)
+		release(t, b, next)
+		time.Sleep(2 * idleTime)
+		synctest.Wait()
+		if n := b.DB.Stats().InUse; n > 0 {
+			t.Errorf("%d connections are in use", n)
 		}
 	})
 }

@@ -36,6 +36,9 @@ type fakeServer struct {
 	deaf       bool          // Cancel has no effect
 	loose      bool          // connections do not exclude each other
 	unanswered bool          // commits get no answer
+	commitTime time.Duration // from the end of the locks to the answer
+	silent     bool          // Lease gets no answer
+	lease      time.Duration // the last one
 	confirm    error         // the result of Confirm
 }
 
@@ -185,7 +188,17 @@ type fakeConn struct {
 
 func (c *fakeConn) ID() string { return c.id }
 
-func (c *fakeConn) Lease(context.Context, time.Duration) error { return c.f.answer() }
+func (c *fakeConn) Lease(ctx context.Context, lease time.Duration) error {
+	c.f.mu.Lock()
+	c.f.lease = lease
+	silent := c.f.silent
+	c.f.mu.Unlock()
+	if silent {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return c.f.answer()
+}
 
 func (c *fakeConn) Ping(context.Context) error {
 	c.f.mu.Lock()
@@ -288,6 +301,7 @@ func (c *fakeConn) Commit(ctx context.Context) error {
 	}
 	err := c.tx.Finish(ctx, (*sql.Tx).Commit)
 	c.f.end(func(other *fakeConn) bool { return other == c })
+	time.Sleep(c.f.commitTime)
 	return err
 }
 

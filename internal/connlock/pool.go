@@ -203,6 +203,9 @@ func (b *Backend) reuseIdle(ctx context.Context, lease time.Duration) *lockConn 
 		return nil
 	}
 	err := c.do(ctx, func(own context.Context) error {
+		own, cancel := context.WithTimeout(own, cleanupTime)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)() // it may be silent, and has no holds to lose
 		c.maxSilence = lease
 		return c.conn.Lease(own, lease)
 	})

@@ -98,6 +98,56 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	})
 }
 
+// An idle connection that has fallen silent delays a call for little more than a moment, however long its lease is.
+func TestSilentIdleConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		r.TTL = time.Hour
+		take(t, b, r)
+		release(t, b, r)
+		f.set(func() { f.silent = true })
+		start := time.Now()
+		take(t, b, request("lock"))
+		if took := time.Since(start); took > 2*cleanupTime*minPool {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A long Extend of one hold prolongs the life of the others on its connection no longer than it must, and no others join.
+func TestExtendEndsWithItsHold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		extended, other, later := request("extended"), request("other"), request("later")
+		take(t, b, extended)
+		take(t, b, other)
+		conn := b.holdOf(other.Hold).conn
+		renew := func(r lock.Request, ttl time.Duration) {
+			t.Helper()
+			r.TTL = ttl
+			if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err != nil {
+				t.Error(err)
+			}
+		}
+		renew(extended, time.Hour)
+		renew(other, time.Minute)
+		if f.lease != time.Hour || b.holdOf(extended.Hold).conn != conn {
+			t.Errorf("a lease of %v, want 1h on the connection of both", f.lease)
+		}
+		if take(t, b, later); b.holdOf(later.Hold).conn == conn {
+			t.Error("a later hold joins the connection")
+		}
+		release(t, b, extended)
+		renew(other, time.Minute)
+		if f.lease != time.Minute || conn.maxSilence != time.Minute {
+			t.Errorf("a lease of %v after the release, want 1m", f.lease)
+		}
+	})
+}
+
 // Idle connections are closed after a while. The hold's connection stays.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {

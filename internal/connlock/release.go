@@ -131,7 +131,7 @@ func (b *Backend) holdFor(owner string) (*connHold, error) {
 // commit is Commit with the mutex of the key.
 func (h *connHold) commit(ctx context.Context, work func(tx *sql.Tx) error) error {
 	c := h.conn
-	if err := c.extend(ctx, c.lease); err != nil {
+	if err := c.extend(ctx); err != nil {
 		return h.lossOr(err)
 	}
 	select {
@@ -194,6 +194,7 @@ func (h *connHold) rollBack(cause error) error {
 
 // commitTx commits. The connection's sem is held.
 func (h *connHold) commitTx(ctx context.Context) error {
+	h.setOnLost(nil) // a waiter of this process may have the lock before the answer is here
 	sent := time.Now()
 	err := h.conn.conn.Commit(ctx)
 	switch {
@@ -206,20 +207,18 @@ func (h *connHold) commitTx(ctx context.Context) error {
 	case h.conn.b.Dialect.CommitRefused(err):
 		return h.rollBack(fmt.Errorf("the server refused to commit, and nothing of the work is stored: %w", err))
 	}
-	h.setOnLost(nil)
 	h.conn.lose(err)
 	return fmt.Errorf("no answer to the commit: the outcome is unknown, the work may be stored or not: %w", err)
 }
 
-// finish ends a hold whose transaction has ended.
+// finish ends a hold whose transaction has ended. A waiter of this process may have removed it.
 func (h *connHold) finish() {
 	b := h.conn.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.byOwner[h.lock.Owner] != h {
-		return
+	if other := b.byOwner[h.lock.Owner]; other == nil || other == h {
+		b.committed.add(h.lock.Owner)
 	}
-	b.committed.add(h.lock.Owner)
 	b.removeHold(h)
 	b.keepIfUnused(h.conn)
 }
@@ -250,7 +249,8 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 				t = &renewBatch{}
 				batches[h.conn] = t
 			}
-			t.indexes, t.holds, t.ttl = append(t.indexes, i), append(t.holds, h), max(t.ttl, d.TTL)
+			t.indexes, t.holds = append(t.indexes, i), append(t.holds, h)
+			b.promise(h, d.TTL)
 		}
 	}
 	var wg wait.Group
@@ -265,13 +265,12 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 type renewBatch struct {
 	indexes []int // of the holds in the call
 	holds   []*connHold
-	ttl     time.Duration
 }
 
 func (t *renewBatch) renew(ctx context.Context, c *lockConn, errs []error) {
 	err := ctx.Err()
 	if err == nil {
-		err = c.b.detach(ctx, func(own context.Context) error { return c.extend(own, t.ttl) }, func() {})
+		err = c.b.detach(ctx, func(own context.Context) error { return c.extend(own) }, func() {})
 	}
 	for n, i := range t.indexes {
 		h := t.holds[n]
