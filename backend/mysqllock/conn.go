@@ -182,10 +182,14 @@ func (c *connDialect) Number(ctx context.Context, l connlock.Lock, mark string) 
 // nextNumber writes a lock's next number, and its owner.
 func (c *connDialect) nextNumber(ctx context.Context, q querier, l connlock.Lock, mark string) (uint64, error) {
 	owner, about := literal(l.Owner), literal(cmp.Or(c.meta.Encode(l.Meta), "{}"))
-	_, number, err := changed(q.ExecContext(ctx, "INSERT INTO "+c.table+" (k, name, number, owner, link, since, meta) VALUES ("+
-		c.rowKey(l)+", "+literal(l.Name)+", LAST_INSERT_ID("+clockSQL+"), "+owner+", "+mark+", "+clockSQL+", "+about+
-		") ON DUPLICATE KEY UPDATE number = LAST_INSERT_ID(GREATEST(number + 1, "+clockSQL+
-		")), owner = "+owner+", link = "+mark+", since = "+clockSQL+", meta = "+about))
+	text := "INSERT INTO " + c.table + " (k, name, number, owner, link, since, meta) VALUES (" +
+		c.rowKey(l) + ", " + literal(l.Name) + ", LAST_INSERT_ID(" + clockSQL + "), " + owner + ", " + mark + ", " + clockSQL + ", " + about +
+		") ON DUPLICATE KEY UPDATE number = LAST_INSERT_ID(GREATEST(number + 1, " + clockSQL +
+		")), owner = " + owner + ", link = " + mark + ", since = " + clockSQL + ", meta = " + about
+	if err := c.fits(len(text)); err != nil {
+		return 0, err
+	}
+	_, number, err := changed(q.ExecContext(ctx, text))
 	return uint64(number), err
 }
 

@@ -218,12 +218,19 @@ func (s *database) writer(ctx context.Context, text string) (name string, err er
 	return name, err
 }
 
-// change runs a statement that changes rows and commits by itself. It returns the number of changed
-// rows, and the insert id that the statement set for a row, changed or not. It refuses a statement of
-// a size, in bytes, to which the server would respond by closing the connection.
-func (s *database) change(ctx context.Context, size int, run func() (sql.Result, error)) (n, id int64, err error) {
+// fits refuses a statement of a size, in bytes, to which the server would respond by closing the connection.
+func (s *database) fits(size int) error {
 	if s.server.packet > 0 && size > s.server.packet {
-		return 0, 0, fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
+		return fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
+	}
+	return nil
+}
+
+// change runs a statement that changes rows and commits by itself. It returns the number of changed
+// rows, and the insert id that the statement set for a row, changed or not. size is the statement's, see fits.
+func (s *database) change(ctx context.Context, size int, run func() (sql.Result, error)) (n, id int64, err error) {
+	if err := s.fits(size); err != nil {
+		return 0, 0, err
 	}
 	err = retryUndone(ctx, func() error {
 		n, id, err = changed(run())

@@ -90,6 +90,9 @@ func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease tim
 		err = c.exec(ctx, c.settings()+"; "+c.leaseSettings(lease))
 	}
 	if err == nil {
+		err = c.checkClient(ctx)
+	}
+	if err == nil {
 		err = c.idle(ctx)
 	}
 	if err != nil {
@@ -236,21 +239,33 @@ func (c *sessionConn) ID() string { return c.id }
 // renewed meanwhile.
 const rowTime = 50 * time.Millisecond
 
-// settings let the server notice soon that a waiting client has died, and keep it from ending a long
-// transaction.
+// settings keep the server from ending a long transaction.
 func (c *sessionConn) settings() string {
 	text := "SET default_transaction_isolation = 'read committed'"
 	if !c.d.ofTx { // the caller's work may wait
 		text += fmt.Sprintf("; SET lock_timeout = %d", rowTime.Milliseconds())
-	}
-	if c.d.version >= 14_00_00 {
-		text += "; SET client_connection_check_interval = 1000"
 	}
 	if c.d.version >= 17_00_00 {
 		text += "; SET transaction_timeout = 0"
 	}
 	return text
 }
+
+// checkClient lets the server notice soon that a waiting client has died. Some systems on which it runs can't, and refuse
+// the setting.
+func (c *sessionConn) checkClient(ctx context.Context) error {
+	if c.d.version < 14_00_00 {
+		return nil
+	}
+	err := c.exec(ctx, "SET client_connection_check_interval = 1000")
+	if sqlState(err) == invalidValue {
+		return nil
+	}
+	return err
+}
+
+// invalidValue is the state of a setting that the server can't have.
+const invalidValue = "22023"
 
 func (c *sessionConn) exec(ctx context.Context, text string) error {
 	return c.tx.Exec(ctx, text)

@@ -229,9 +229,10 @@ const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 // notification.
 const notifyIfWaiting = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex') || coalesce(" + firstPlace + ", '')) END"
 
-// firstPlace is the owner of the first claim if that is a living place in the queue for an exclusive hold: then
-// the release concerns no other waiter. Otherwise, and if the claims are written in another way, it is NULL.
-const firstPlace = `(SELECT ' ' || m[1] FROM regexp_match(claims,
+// firstPlace is the end of the owner of the first claim if that is a living place in the queue for an exclusive hold: then
+// the release concerns no other waiter. Otherwise, and if the claims are written in another way, it is NULL. Everyone who may
+// log in can listen, and a whole owner would be enough to release its hold.
+const firstPlace = `(SELECT ' ' || right(m[1], 8) FROM regexp_match(claims,
 	'^[[][{]"owner":"([A-Za-z0-9_-]+)","mode":[12],"ticket":[0-9]{1,18},"since":[0-9]{1,18},"until":([0-9]{1,18})[,}]') m
 	WHERE m[2]::bigint > {now})`
 

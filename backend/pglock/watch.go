@@ -33,7 +33,7 @@ var idleCheck = 5 * time.Second
 // rowWaker is the part of sqlrow's backend that wakes waiters.
 type rowWaker interface {
 	Wake(sqlrow.Key)
-	WakeOwner(k sqlrow.Key, owner string)
+	WakeOwner(k sqlrow.Key, end string)
 	WakeAll()
 }
 
@@ -252,9 +252,9 @@ func (l *releaseListener) wake(n *pgconn.Notification) {
 		l.backend.WakeAll()
 		return
 	}
-	key, owner, one := strings.Cut(n.Payload, " ")
+	key, end, one := strings.Cut(n.Payload, " ")
 	if k, ok := parseKey(key); ok && one {
-		l.backend.WakeOwner(k, owner)
+		l.backend.WakeOwner(k, end)
 	} else if ok {
 		l.backend.Wake(k)
 	}

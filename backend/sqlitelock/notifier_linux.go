@@ -70,10 +70,23 @@ func newNotifier(path string) (*notifier, error) {
 		copyOwner(n.file, like)
 		return n, nil
 	}
-	if n.file, err = os.OpenFile(path+"-notify", os.O_RDWR, 0); err != nil {
-		n.file = nil
-	}
+	n.file = openPlain(path + "-notify")
 	return n, nil
+}
+
+// openPlain opens a file, or returns nil. Others who may write into the folder could have put a link there, to a file
+// that is not theirs.
+func openPlain(path string) *os.File {
+	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	info, err := f.Stat()
+	if st, ok := info.Sys().(*syscall.Stat_t); err == nil && info.Mode().IsRegular() && ok && st.Nlink == 1 {
+		return f
+	}
+	f.Close()
+	return nil
 }
 
 // copyOwner gives f the permissions of another file, whatever the umask is, and its owner if

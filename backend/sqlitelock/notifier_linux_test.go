@@ -103,6 +103,30 @@ func TestNotifierFileIsLikeTheDatabase(t *testing.T) {
 	}
 }
 
+// A link in the place of the notifier's file, or another name of it, is not written to.
+func TestNotifierFileIsALink(t *testing.T) {
+	for what, link := range map[string]func(old, new string) error{"symbolic": os.Symlink, "hard": os.Link} {
+		dir := t.TempDir()
+		theirs := filepath.Join(dir, "theirs")
+		if err := os.WriteFile(theirs, []byte("data"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "locks.db")
+		if err := link(theirs, path+"-notify"); err != nil {
+			t.Fatal(err)
+		}
+		b := connect(t, path)
+		r := request("x", 1, long)
+		take(t, b, r)
+		if err := b.Release(t.Context(), r.Hold); err != nil {
+			t.Error(err)
+		}
+		if text, err := os.ReadFile(theirs); string(text) != "data" {
+			t.Errorf("%s link: %d bytes, %v", what, len(text), err)
+		}
+	}
+}
+
 // Without the notifier's file waiters poll, and nothing fails.
 func TestNoNotifierFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks.db")

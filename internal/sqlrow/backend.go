@@ -83,8 +83,8 @@ func (b *Backend) Caps() driver.Caps {
 // Wake wakes the waiters for k, which may be free. It does not block.
 func (b *Backend) Wake(k Key) { b.watchers.wake(k) }
 
-// WakeOwner wakes the waiter of one owner, the only one that a release lets in. It does not block.
-func (b *Backend) WakeOwner(k Key, owner string) { b.watchers.wakeOwner(k, owner) }
+// WakeOwner wakes the waiter whose owner has this end, the only one that a release lets in. It does not block.
+func (b *Backend) WakeOwner(k Key, end string) { b.watchers.wakeOwner(k, end) }
 
 // WakeAll wakes the waiters for all locks, after notifications may have been missed.
 func (b *Backend) WakeAll() { b.watchers.wakeAll() }

@@ -2,6 +2,7 @@ package sqlrow
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -127,7 +128,7 @@ func (set *watcherSet) wake(k Key) {
 	}
 }
 
-func (set *watcherSet) wakeOwner(k Key, owner string) {
+func (set *watcherSet) wakeOwner(k Key, end string) {
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	l := set.byKey[k]
@@ -135,7 +136,7 @@ func (set *watcherSet) wakeOwner(k Key, owner string) {
 		return
 	}
 	for w := range l.waiters {
-		if w.request.Owner == owner {
+		if strings.HasSuffix(w.request.Owner, end) {
 			w.ready.Notify()
 		}
 	}
