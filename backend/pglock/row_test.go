@@ -273,6 +273,18 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload == "end" {
 		t.Errorf("%v, %v: want the release", n, err)
 	}
+	// Everyone may listen, so a notification names a waiter by the end of its Owner.
+	take(t, a, mine)
+	first := request("lock")
+	first.Queue = true
+	if _, err := b.Acquire(t.Context(), first); !errors.Is(err, driver.ErrHeld) {
+		t.Error(err)
+	}
+	release(t, a, mine)
+	if n, err := conn.WaitForNotification(t.Context()); err != nil || !strings.HasSuffix(n.Payload, " "+first.Owner[len(first.Owner)-8:]) {
+		t.Errorf("%v, %v: want one that ends with the end of %s", n, err, first.Owner)
+	}
+	release(t, b, first)
 	if n := pg.CountLogged("@" + databaseOf(t, database) + " .*ERROR"); n != 0 {
 		t.Errorf("%d errors logged", n)
 	}
