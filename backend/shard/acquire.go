@@ -27,9 +27,6 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	grant, err := b.acquire(ctx, t, r)
-	if !b.caps.Fence {
-		grant.Fence, grant.Fences = 0, min(grant.Fences, 1) // those of two members do not increase
-	}
 	refused := !r.Queue && (errors.Is(err, driver.ErrHeld) || driver.Final(err))
 	if refused || !known && errors.Is(err, driver.ErrUnsent) {
 		b.owners.remove(r.Owner)
@@ -99,6 +96,7 @@ func (b *Backend) acquireBoth(ctx context.Context, t target, r driver.Request) (
 	}
 	grant := driver.Grant{Fence: max(first.Fence, second.Fence), Fences: 1, TTL: min(first.TTL, second.TTL)}
 	if !b.caps.Fence {
+		grant.Fence = 0 // the later fences of one list's member may be smaller
 		return grant, nil
 	}
 	r.Floor = grant.Fence

@@ -216,7 +216,7 @@ type owners struct {
 type possibleHold struct {
 	mode  driver.Mode
 	until time.Time
-	taken bool // here, at each of its members; otherwise another process may have taken it at one of them
+	taken bool // at each of its members; otherwise another process may have taken it at one of them
 }
 
 // add notes that owner may hold from now on.
@@ -259,7 +259,17 @@ func (o *owners) mode(owner string) driver.Mode {
 	return 0
 }
 
-// taken reports whether owner may have a hold that was taken here.
+// confirm notes that owner has its hold at each of its members.
+func (o *owners) confirm(owner string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if h, ok := o.m[owner]; ok {
+		h.taken = true
+		o.m[owner] = h
+	}
+}
+
+// taken reports whether owner may have a hold at each of its members.
 func (o *owners) taken(owner string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

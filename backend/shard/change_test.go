@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/shard"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -232,6 +233,61 @@ func TestRenewalOfHalfALockOfAnother(t *testing.T) {
 				t.Errorf("a renewal at its member %s: %v", at, err)
 			}
 		})
+	}
+}
+
+// A hold that another process has taken at both members, and of which a renewal found both halves, is lost with one of them.
+func TestReleaseOfAHalfThatWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b")
+		one, two := c.process("-a +b"), c.process("-a +b")
+		r := request("lock")
+		take(t, one, r)
+		if err := two.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+			t.Fatal(err)
+		}
+		if err := c.stores["b"].Connect().Release(t.Context(), r.Hold); err != nil {
+			t.Fatal(err)
+		}
+		if err := two.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
+		}
+	})
+}
+
+// floorless is a member that can't raise its fences.
+type floorless struct{ *memlock.Backend }
+
+func (m floorless) Caps() driver.Caps {
+	c := m.Backend.Caps()
+	c.Floor = false
+	return c
+}
+
+// Where members can't raise their fences, moving names have none. The others keep theirs.
+func TestFencesWithoutAFloor(t *testing.T) {
+	members := []shard.Member{
+		{Name: "a", Backend: floorless{memlock.New()}}, {Name: "b", Backend: floorless{memlock.New()}},
+		{Name: "c", Backend: floorless{memlock.New()}, State: shard.Joining},
+	}
+	p, err := shard.New(t.Context(), members, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	old, err := shard.NewRouter("", "a", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for member, moves := range map[string]bool{"a": false, "b": false, "c": true} {
+		name := at(t, member, "a", "b", "c")
+		if !moves && old.Of(name) != member {
+			t.Fatalf("%s moves from %s to %s", name, old.Of(name), member)
+		}
+		g, err := p.Acquire(t.Context(), request(name))
+		if err != nil || (g.Fence == 0) != moves {
+			t.Errorf("a name of %s, which moves: %v; fence %d, %v", member, moves, g.Fence, err)
+		}
 	}
 }
 

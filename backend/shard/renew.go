@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,10 +131,11 @@ func (n *memberRenewal) decide(i int, h driver.Hold) error {
 			return err
 		}
 	}
-	if n.firsts[i] != nil {
-		return n.firsts[i]
+	err := cmp.Or(n.firsts[i], n.seconds[i])
+	if err == nil {
+		n.b.owners.confirm(h.Owner)
 	}
-	return n.seconds[i]
+	return err
 }
 
 // releaseRest releases a hold in the background if it is at two members.

@@ -81,8 +81,7 @@ func openPlain(path string) *os.File {
 	if err != nil {
 		return nil
 	}
-	info, err := f.Stat()
-	if st, ok := info.Sys().(*syscall.Stat_t); err == nil && info.Mode().IsRegular() && ok && st.Nlink == 1 {
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Sys().(*syscall.Stat_t).Nlink == 1 {
 		return f
 	}
 	f.Close()

@@ -69,6 +69,8 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 // tryLock tries to take a lock on a connection. The number is 0 if it is not written yet.
 func (c *lockConn) tryLock(ctx context.Context, l Lock) (h *connHold, number uint64, err error) {
 	err = c.do(ctx, func(own context.Context) error {
+		own, end := c.whileNeeded(own, ctx)
+		defer end()
 		n, ok, err := c.conn.TryLock(own, l)
 		switch {
 		case err != nil:
@@ -92,11 +94,26 @@ func (c *lockConn) tryLock(ctx context.Context, l Lock) (h *connHold, number uin
 	return h, number, err
 }
 
+// whileNeeded returns the context of a statement. It ends with the caller's if the connection has no holds, which would be
+// lost with the statement: the connection may have fallen silent, and another one may work. c.sem is held.
+func (c *lockConn) whileNeeded(own, caller context.Context) (context.Context, context.CancelFunc) {
+	c.b.mu.Lock()
+	needed := len(c.holds) > 0
+	c.b.mu.Unlock()
+	own, cancel := context.WithCancel(own)
+	if needed {
+		return own, cancel
+	}
+	stop := context.AfterFunc(caller, cancel)
+	return own, func() { stop(); cancel() }
+}
+
 // regrant grants a hold once more, with a new number.
 func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Request) (number uint64, err error) {
 	if r.TTL > h.conn.lease {
-		b.promise(h, r.TTL)
+		undo := b.promise(h, r.TTL)
 		if err := h.conn.extend(ctx); err != nil {
+			undo()
 			return 0, err
 		}
 	}

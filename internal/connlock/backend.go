@@ -279,15 +279,20 @@ func (c *lockConn) extend(ctx context.Context) error {
 	})
 }
 
-// promise notes that a hold is to live for ttl after each renewal.
-func (b *Backend) promise(h *connHold, ttl time.Duration) {
+// promise notes that a hold is to live for ttl after each renewal. It returns what undoes that, if the renewal fails.
+func (b *Backend) promise(h *connHold, ttl time.Duration) (undo func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	h.ttl = max(h.ttl, ttl)
+	was := h.ttl
+	h.ttl = max(was, ttl)
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		h.ttl = was
+	}
 }
 
-// promised returns for how long a connection must live after a renewal. While that is longer than its lease, for the
-// sake of some holds, no others join them: they would live as long if this process dies.
+// promised returns for how long a connection must live after a renewal.
 func (b *Backend) promised(c *lockConn) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -295,13 +300,7 @@ func (b *Backend) promised(c *lockConn) time.Duration {
 	for _, h := range c.holds {
 		ttl = max(ttl, h.ttl)
 	}
-	was := c.longerLease
-	switch c.longerLease = ttl > c.lease; {
-	case c.longerLease:
-		b.shared = without(b.shared, c)
-	case was:
-		b.share(c)
-	}
+	c.longerLease = ttl > c.lease
 	return ttl
 }
 

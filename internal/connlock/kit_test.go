@@ -1,6 +1,7 @@
 package connlock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -38,6 +39,7 @@ type fakeServer struct {
 	unanswered bool          // commits get no answer
 	commitTime time.Duration // from the end of the locks to the answer
 	silent     bool          // Lease gets no answer
+	silentConn string        // the id of a connection whose TryLock gets no answer
 	lease      time.Duration // the last one
 	confirm    error         // the result of Confirm
 }
@@ -184,6 +186,7 @@ type fakeConn struct {
 	id        string
 	tx        Tx
 	cancelled chan struct{}
+	broken    bool
 }
 
 func (c *fakeConn) ID() string { return c.id }
@@ -215,7 +218,13 @@ func (c *fakeConn) TryLock(ctx context.Context, l Lock) (number uint64, ok bool,
 	if _, err := c.tx.Begin(ctx); err != nil {
 		return 0, false, err
 	}
-	c.f.set(func() { c.f.tries++ })
+	silent := false
+	c.f.set(func() { c.f.tries++; silent = c.id == c.f.silentConn })
+	if silent {
+		<-ctx.Done()
+		c.broken = true // as after every statement that is interrupted
+		return 0, false, ctx.Err()
+	}
 	if !c.take(l) {
 		return 0, false, nil
 	}
@@ -284,7 +293,8 @@ func (c *fakeConn) drop(l Lock) {
 }
 
 func (c *fakeConn) Undo(_ context.Context, l Lock) error {
-	if err := c.f.answer(); err != nil {
+	if err := c.f.answer(); err != nil || c.broken {
+		err = cmp.Or(err, errGone)
 		return err
 	}
 	c.drop(l)

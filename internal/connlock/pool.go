@@ -74,10 +74,10 @@ func (b *Backend) pickConn(lease time.Duration) *lockConn {
 			continue
 		}
 		n++
-		if c.attempts == 0 && len(c.holds) < maxHolds {
+		if c.attempts == 0 && len(c.holds) < maxHolds && !c.longerLease {
 			return c
 		}
-		if least == nil || c.attempts < least.attempts {
+		if least == nil || c.before(least) {
 			least = c
 		}
 	}
@@ -90,6 +90,18 @@ func (b *Backend) pickConn(lease time.Duration) *lockConn {
 		return least
 	}
 	return nil
+}
+
+// before reports whether a connection is the better one for an attempt. One that lives longer, for the sake of some holds, is
+// the worse one, since others on it would live as long if this process died. Backend.mu is held.
+func (c *lockConn) before(other *lockConn) bool {
+	switch full := len(c.holds) >= maxHolds; {
+	case full != (len(other.holds) >= maxHolds):
+		return !full
+	case c.longerLease != other.longerLease:
+		return !c.longerLease
+	}
+	return c.attempts < other.attempts
 }
 
 // share lets other attempts use a connection, if connections have many locks. b.mu is held.

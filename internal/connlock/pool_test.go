@@ -1,6 +1,7 @@
 package connlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -112,6 +113,73 @@ func TestSilentIdleConnection(t *testing.T) {
 		take(t, b, request("lock"))
 		if took := time.Since(start); took > 2*cleanupTime*minPool {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// An attempt on a connection without holds ends with its caller, so that the next one finds another connection.
+func TestSilentConnectionWithoutHolds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		take(t, b, r)
+		silent := b.holdOf(r.Hold).conn.conn.ID()
+		release(t, b, r)
+		f.set(func() { f.silentConn = silent })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := b.Acquire(ctx, request("lock")); err == nil {
+			t.Fatal("a silent connection has granted")
+		}
+		start := time.Now()
+		take(t, b, request("lock"))
+		if took := time.Since(start); took > 2*cleanupTime {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// Locks that were all extended share connections, too.
+func TestManyExtendedHolds(t *testing.T) {
+	for limit, most := range map[int]int{0: maxShared, 4: 3} {
+		bubble(t, func(t *testing.T) {
+			b := newFake(t, &fakeServer{limit: limit})
+			for i := range 50 {
+				r := request(fmt.Sprint(i))
+				take(t, b, r)
+				r.TTL = time.Hour
+				if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err != nil {
+					t.Fatal(err)
+				}
+			}
+			used := map[*lockConn]bool{}
+			for _, h := range b.byOwner {
+				used[h.conn] = true
+			}
+			if len(used) > most {
+				t.Errorf("limit %d: 50 extended locks use %d connections", limit, len(used))
+			}
+		})
+	}
+}
+
+// An Extend that fails before it is sent changes nothing for the other holds.
+func TestExtendThatIsNotSent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		take(t, b, r)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		long := r.Hold
+		long.TTL = time.Hour
+		if err := b.Renew(ctx, []lock.Hold{long})[0]; err == nil {
+			t.Fatal("renewed without a context")
+		}
+		if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err != nil || f.lease == time.Hour {
+			t.Errorf("a lease of %v, %v", f.lease, err)
 		}
 	})
 }

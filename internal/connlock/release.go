@@ -250,7 +250,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 				batches[h.conn] = t
 			}
 			t.indexes, t.holds = append(t.indexes, i), append(t.holds, h)
-			b.promise(h, d.TTL)
+			t.undo = append(t.undo, b.promise(h, d.TTL))
 		}
 	}
 	var wg wait.Group
@@ -265,12 +265,18 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 type renewBatch struct {
 	indexes []int // of the holds in the call
 	holds   []*connHold
+	undo    []func() // of promises
 }
 
 func (t *renewBatch) renew(ctx context.Context, c *lockConn, errs []error) {
 	err := ctx.Err()
 	if err == nil {
 		err = c.b.detach(ctx, func(own context.Context) error { return c.extend(own) }, func() {})
+	}
+	if err != nil {
+		for _, undo := range t.undo {
+			undo()
+		}
 	}
 	for n, i := range t.indexes {
 		h := t.holds[n]

@@ -80,8 +80,11 @@ func (j *job) run() (int, error) {
 // endedBySignal reports whether the command has ended by a signal that was forwarded. It may have caught SIGHUP, or only
 // have read its configuration again.
 func (j *job) endedBySignal(state unix.WaitStatus) bool {
-	return state.Signaled() && state.Signal() == j.sent || time.Since(j.hungUp) < time.Minute
+	return state.Signaled() && state.Signal() == j.sent || time.Since(j.hungUp) < hangUpTime
 }
+
+// hangUpTime is for how long after SIGHUP an end of the command is taken to be caused by it.
+const hangUpTime = 10 * time.Minute
 
 // startAndWait starts the command and waits for it, all on one thread: tieToParent ties a child to the
 // thread that started it.
