@@ -86,9 +86,11 @@ type Access struct {
 const maxAccess = 1 << 20
 
 // stamp identifies a state of the file.
-type stamp struct {
-	modified time.Time
-	size     int64
+type stamp struct{ os.FileInfo }
+
+// is reports whether the file is in this state. Tools may give each version of a file the same time.
+func (s stamp) is(now os.FileInfo) bool {
+	return s.FileInfo != nil && os.SameFile(s.FileInfo, now) && s.ModTime().Equal(now.ModTime()) && s.Size() == now.Size()
 }
 
 // OpenAccess reads a file of identities. Each line has four fields: a name; "sha256:" and the hash of a token in
@@ -128,7 +130,7 @@ func (a *Access) read() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.path, err)
 	}
-	a.stamp, a.byToken, a.byCert = stamp{info.ModTime(), info.Size()}, byToken, byCert
+	a.stamp, a.byToken, a.byCert = stamp{info}, byToken, byCert
 	return nil
 }
 
@@ -200,12 +202,12 @@ func (a *Access) refresh() {
 	}
 	a.checked = time.Now()
 	info, err := os.Stat(a.path)
-	if err == nil && a.stamp == (stamp{info.ModTime(), info.Size()}) {
+	if err == nil && a.stamp.is(info) {
 		return
 	}
 	if err == nil {
 		err = a.read()
-		a.stamp = stamp{info.ModTime(), info.Size()} // one that is wrong is reported once
+		a.stamp = stamp{info} // one that is wrong is reported once
 	}
 	if err != nil && a.onError != nil {
 		a.onError(err)

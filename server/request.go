@@ -97,9 +97,14 @@ func (c *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
 	if !isOwner(h.Owner) {
 		return driver.Hold{}, errOwner
 	}
-	// It moves with the clock, as fences do: a combinator can follow the counter of one of its members.
-	if most := uint64(time.Now().AddDate(10, 0, 0).UnixMicro()) << 10; h.Floor > most {
-		return driver.Hold{}, invalid("floor is %d: want at most %d, which fences reach in ten years", h.Floor, most)
+	// It moves with the clock, as fences do: a combinator can follow the counter of one of its members. Names may share a
+	// counter, so who has a part of them can't take it far ahead.
+	far, in := time.Now().AddDate(10, 0, 0), "ten years"
+	if !c.who.May(Lock, "") {
+		far, in = time.Now().Add(time.Hour), "an hour"
+	}
+	if most := uint64(far.UnixMicro()) << 10; h.Floor > most {
+		return driver.Hold{}, invalid("floor is %d: want at most %d, which fences reach in %s", h.Floor, most, in)
 	}
 	return h.Driver(), nil
 }

@@ -384,6 +384,8 @@ func TestRights(t *testing.T) {
 		t.Errorf("one without the right to break sees the owner: %s", text)
 	}
 	r.wants(200, ownerA, "GET", "/v1/locks/ci%2Fx", "", as("o")...)
+	far := fmt.Sprint(uint64(time.Now().Add(2*time.Hour).UnixMicro()) << 10)
+	r.wants(200, "in an hour", "POST", "/v1/renew", `{"holds":[`+strings.Replace(hold("ci/x", ownerA), "{", `{"floor":"`+far+`",`, 1)+`]}`, as("c")...)
 	r.wants(204, "", "POST", "/v1/release", hold("ci/x", ownerA), as("o")...)
 
 	access.checked = time.Time{}
@@ -396,6 +398,20 @@ func TestRights(t *testing.T) {
 	write("ci " + token("new") + " lock ci/\n")
 	r.wants(401, "", "GET", "/v1", "", as("c")...)
 	r.wants(200, "", "GET", "/v1", "", as("new")...)
+
+	// Another file, of the same size and time.
+	old, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path += ".new"
+	write("ci " + token("newer") + " lock ci/\n")
+	if err := errors.Join(os.Chtimes(path, old.ModTime(), old.ModTime()), os.Rename(path, strings.TrimSuffix(path, ".new"))); err != nil {
+		t.Fatal(err)
+	}
+	access.checked = time.Time{}
+	r.wants(401, "", "GET", "/v1", "", as("new")...)
+	r.wants(200, "", "GET", "/v1", "", as("newer")...)
 }
 
 func TestLimits(t *testing.T) {

@@ -373,6 +373,21 @@ func (t *urlTarget) name() string {
 	return redisconn.ServerName(scheme, t.addrs[0], t.server.DB)
 }
 
+// keySpace tells the locks of a server apart that have other keys or another layout, and so do not exclude each other.
+func keySpace(o *Options) string {
+	var parts []string
+	if o.Layout != "" && o.Layout != String {
+		parts = append(parts, "layout="+string(o.Layout))
+	}
+	if o.Prefix != "" {
+		parts = append(parts, "prefix="+o.Prefix)
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "?" + strings.Join(parts, "&")
+}
+
 // NewConn returns a backend on a connection. It is for adapters of this project, such as package
 // rueidislock.
 func NewConn(c redisconn.Client, opts *Options) (*Backend, error) { return newBackend(c, opts, 0) }
@@ -398,7 +413,7 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 	}}
 	b.releases = newReleaseNotifier(b.subscriptions)
 	if b.caps.Name == "" {
-		b.caps.Name = c.Name()
+		b.caps.Name = c.Name() + keySpace(opts)
 	}
 	switch {
 	case opts.Scripts == ScriptsOff:

@@ -229,6 +229,9 @@ func TestNames(t *testing.T) {
 		if got := o.open(t, srv.Addr(), Options{Name: "db1"}).Caps().Name; got != "db1" {
 			t.Errorf("%s: name %q, want db1", o.name, got)
 		}
+		if got := o.open(t, srv.Addr(), Options{Layout: Redisson, Prefix: "p:"}).Caps().Name; got != want+"?layout=redisson&prefix=p:" {
+			t.Errorf("%s: name %q, want one with the layout and the prefix", o.name, got)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ type Options struct {
 	Prefix string
 
 	// Name is the server's name in Caps; it must be the same in every process.
-	// The default is made of the client's address and database.
+	// The default is made of the client's address and database, and of Layout and Prefix.
 	Name string
 
 	// Scripts is ScriptsAuto if empty.

@@ -19,9 +19,11 @@ import threading
 import time
 import urllib.parse
 import uuid
+import weakref
 
 _POLL = 20.0  # seconds for which one request waits: less than a server's limit, and than proxies allow
 _MOST = 1 << 20  # bytes of an answer
+_leases = weakref.WeakSet()  # of this process
 
 
 class Error(Exception):
@@ -231,6 +233,18 @@ def _lease(locks, hold, ttl, start, answer, on_lost):
     return Lease(locks, hold, ttl, end, fence, on_lost) if now < end else None
 
 
+def _lose_inherited():
+    """Sets lost in a forked child, where no thread would. Other threads may have had the old events when it was forked."""
+    for lease in list(_leases):
+        lease.lost, lease._ended = threading.Event(), threading.Event()
+        lease.lost.set()
+        lease._ended.set()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lose_inherited)
+
+
 class Lease:
     """A lock that is held. It is renewed until it is released or lost.
 
@@ -246,6 +260,7 @@ class Lease:
         self._ended = threading.Event()  # by loss or release
         self._gone = False  # the server said that it is lost
         self._mutex = threading.Lock()
+        _leases.add(self)
         for work in (self._watch, self._renew):  # two, since a renewal may hang
             threading.Thread(target=work, name=f"distlock {work.__name__}", daemon=True).start()
 

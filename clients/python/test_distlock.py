@@ -345,9 +345,10 @@ class ClientTest(unittest.TestCase):
                         call()
                     except distlock.Lost:
                         lost += 1
-                os._exit(lost if lease.remaining() == 0 else 100)
+                os._exit(lost if lease.remaining() == 0 and lease.lost.is_set() else 100)
             self.assertEqual(3, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
             lease.check()
+            self.assertFalse(lease.lost.is_set())
             self.assertEqual([], server.calls("release"))
         self.assertEqual(1, len(server.calls("release")))
 
