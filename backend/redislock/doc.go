@@ -39,7 +39,8 @@
 // All keys of a lock lie in the slot of its name, and so does its channel. The text
 // between the first { and the next } decides the slot. A name, with its prefix, that
 // has a brace but no such text, as "a{b", "a}b" or "{}", is ErrInvalid, and so is such
-// a prefix. While a slot moves, a lock can't be acquired if only some of its keys have moved.
+// a prefix. While a slot moves, a lock can't be acquired if only some of its keys have moved, and a lease
+// of that slot may be lost, in time, if that lasts for half of its TTL.
 //
 // # How a lock is stored
 //

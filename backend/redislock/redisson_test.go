@@ -278,6 +278,48 @@ func TestRedissonSemaphoreBesideJava(t *testing.T) {
 	}
 }
 
+// A semaphore that Java lets end lives as long as our permit.
+func TestRedissonSemaphoreWithATTL(t *testing.T) {
+	b, c := redissonOf(t)
+	ctx, r := t.Context(), request("", driver.Counted)
+	permits := "{" + r.Name + "}:timeout"
+	c.Set(ctx, r.Name, 1, 10*time.Minute) // trySetPermits(2, 10 min), and a permit of Java's
+	c.ZAdd(ctx, permits, redis.Z{Score: float64(time.Now().Add(10 * time.Minute).UnixMilli()), Member: "0123456789abcdef"})
+	c.PExpire(ctx, permits, 10*time.Minute)
+	r.TTL = 30 * time.Minute
+	acquire(t, b, r)
+	for _, key := range []string{r.Name, permits} {
+		if ttl := c.PTTL(ctx, key).Val(); ttl < 25*time.Minute {
+			t.Errorf("%s ends in %v, before our permit", key, ttl)
+		}
+	}
+}
+
+// The fields of readers that have ended do not pile up while others read.
+func TestFieldsOfEndedReaders(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	b, c := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr())
+	long := request("", driver.Read)
+	long.TTL = time.Hour
+	acquire(t, b, long)
+	for range 300 {
+		r := request(long.Name, driver.Read)
+		acquire(t, b, r)
+		end := r.Hold
+		end.TTL, end.Shorten = 10*time.Millisecond, true
+		if err := b.Renew(t.Context(), []driver.Hold{end})[0]; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := c.HLen(t.Context(), long.Name).Val(); n > 150 {
+		t.Errorf("%d fields for one reader", n)
+	}
+	if err := b.Renew(t.Context(), []driver.Hold{long.Hold})[0]; err != nil {
+		t.Error(err)
+	}
+	release(t, b, long)
+}
+
 // In the string layout a semaphore leaves nothing, however its permits end.
 func TestStringSemaphoreLeavesNothing(t *testing.T) {
 	srv := testserver.SharedRedis(t)

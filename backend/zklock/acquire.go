@@ -164,10 +164,10 @@ func (a *attempt) getAhead(ctx context.Context, own *string, prefix string, m dr
 		var parent zk.Stat
 		if *own == "" {
 			n, err := t.create(ctx, prefix, t.data)
-			if err != nil {
+			if *own = n.Path; err != nil {
 				return l, parent, err
 			}
-			*own, l, parent = n.Path, readListing(n.Children), n.Parent
+			l, parent = readListing(n.Children), n.Parent
 		} else {
 			var err error
 			if l, parent, err = a.relist(ctx, *own, m); err != nil {
@@ -293,7 +293,7 @@ func (a *attempt) refuse(ctx context.Context, holders ...node) error {
 // exist.
 func (a *attempt) undo(ctx context.Context, why error) error {
 	if _, err := a.t.deleteNodes(ctx); err != nil {
-		return fmt.Errorf("deleting the nodes of a refused attempt: %w", err)
+		return fmt.Errorf("deleting the nodes of a refused attempt: %v", err) // no fact about the lock
 	}
 	a.b.removeTicket(a.t)
 	return why
@@ -361,6 +361,9 @@ func (a *attempt) acquirePermit(ctx context.Context) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	me, err := t.position(leases, t.node)
+	if errors.Is(err, errNodeGone) {
+		err = t.startOver(ctx)
+	}
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -413,10 +416,9 @@ func (a *attempt) takeLease(ctx context.Context) (leases nodeList, fence int64, 
 		return l.nodes, 0, err
 	}
 	n, err := t.create(ctx, t.prefix(), t.data)
-	if err != nil {
+	if t.node = n.Path; err != nil {
 		return nil, 0, err
 	}
-	t.node = n.Path
 	if n.Parent.Pzxid == n.Stat.Czxid {
 		fence = n.Stat.Czxid
 	}

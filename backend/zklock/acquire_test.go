@@ -158,6 +158,59 @@ func TestResolveAsksTheLeader(t *testing.T) {
 	}
 }
 
+// The error for another kind of lock does not tell the holder's Owner, by which anybody could release its hold.
+func TestConflictTellsNoOwner(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	holder := request("", driver.Exclusive)
+	acquire(t, a, holder)
+	for _, m := range []driver.Mode{driver.Write, driver.Counted} {
+		r := request(holder.Name, m)
+		r.Limit = 1
+		_, err := b.Acquire(t.Context(), r)
+		if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), holder.Owner) {
+			t.Errorf("%v: %v", m, err)
+		}
+	}
+	permit := request("", driver.Counted)
+	permit.Limit = 1
+	acquire(t, a, permit)
+	if _, err := b.Acquire(t.Context(), request(permit.Name, driver.Exclusive)); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), permit.Owner) {
+		t.Error(err)
+	}
+}
+
+// A user that may create nodes of a lock, and not list them, leaves none.
+func TestAttemptOfAUserWhoMayNotList(t *testing.T) {
+	t.Parallel()
+	srv, op := testserver.SharedZooKeeper(t), admin(t)
+	b := open(t, "zk://"+srv.Addr())
+	r := request("unlisted-"+driver.NewOwner(), driver.Exclusive)
+	path := pathOf(r.Name)
+	setACL := func(rights string) {
+		t.Helper()
+		shell := testserver.ZooKeeperShell(t, srv)
+		shell.Stdin = strings.NewReader("setAcl " + path + " world:anyone:" + rights + "\nquit\n")
+		if out, err := shell.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if _, _, err := op.Create(t.Context(), path, nil, zk.Persistent); err != nil {
+		t.Fatal(err)
+	}
+	setACL("cda")
+	for range 2 {
+		r.Owner, r.Queue = driver.NewOwner(), true
+		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%v, want ErrInvalid", err)
+		}
+	}
+	setACL("cdrwa")
+	if l := nodes(t, op, path); len(l) != 0 {
+		t.Errorf("%d nodes are left", len(l))
+	}
+}
+
 // isRevoked fails unless the only node of a lock has a revocation.
 func isRevoked(t *testing.T, op *zk.Conn, r driver.Request) {
 	t.Helper()

@@ -143,8 +143,30 @@ func (b *Backend) fail(what, name string, err error) error {
 	if why := b.opts.permanent(err); why != "" && !driver.Final(err) {
 		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
 	}
-	return fmt.Errorf("zklock: %s %s: %w", what, driver.Quote(name), err)
+	return fmt.Errorf("zklock: %s %s: %w", what, driver.Quote(name), withoutOwners{err})
 }
+
+// withoutOwners is an error whose text has no Owners: nodes have their names, and an Owner is what proves a hold.
+type withoutOwners struct{ error }
+
+func (e withoutOwners) Unwrap() error { return e.error }
+
+func (e withoutOwners) Error() string {
+	var b strings.Builder
+	rest := e.error.Error()
+	for {
+		before, after, found := strings.Cut(rest, protection)
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString(protection + "…")
+		rest = after[min(len(after), ownerLength):]
+	}
+}
+
+// ownerLength is the length of a UUID.
+const ownerLength = 36
 
 // serverOptions are the options of a URL.
 type serverOptions struct {

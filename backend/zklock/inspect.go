@@ -71,8 +71,8 @@ func (b *Backend) revoke(ctx context.Context, h driver.Hold) error {
 	if !is {
 		return driver.ErrLost
 	}
-	if !decodeData(n.node, n.data).Revocable {
-		return fmt.Errorf("%w: the holder of %s is not revocable", driver.ErrUnsupported, driver.Quote(n.path))
+	if n.mode == foreign || !decodeData(n.node, n.data).Revocable {
+		return fmt.Errorf("%w: the holder of %s is not revocable", driver.ErrUnsupported, driver.Quote(h.Name))
 	}
 	_, err = s.conn.Set(ctx, n.path, []byte(revokeData), -1)
 	if errors.Is(err, zk.ErrNoNode) {

@@ -64,7 +64,8 @@ func (s *session) readContents(ctx context.Context, path string) (contents, erro
 }
 
 // create makes a node of the ticket and its missing parents. It lists the siblings in the same
-// round trip. Unless the error shows that there is no node, the ticket becomes unknown.
+// round trip. If the path is set despite an error, the node exists. Otherwise, unless the error shows that there is none, the
+// ticket becomes unknown.
 func (t *ticket) create(ctx context.Context, prefix string, data []byte) (zk.Created, error) {
 	for {
 		n, err := t.s.conn.CreateAndList(ctx, prefix, data)
@@ -78,7 +79,7 @@ func (t *ticket) create(ctx context.Context, prefix string, data []byte) (zk.Cre
 			}
 			return n, err
 		}
-		t.unknown = !notApplied(err) || n.Path != ""
+		t.unknown = !notApplied(err) && n.Path == ""
 		return n, err
 	}
 }

@@ -411,8 +411,8 @@ func decodeData(n node, data []byte) nodeDataBody {
 	case text == revokeData:
 		return nodeDataBody{Revocable: true}
 	case text == "":
-		// zk.Lock's nodes are empty too; it has no UUID in their names.
-		return nodeDataBody{Revocable: n.owner != n.name}
+		// zk.Lock's nodes are empty too; it has no UUID in their names. Curator's other locks can't be revoked.
+		return nodeDataBody{Revocable: n.owner != n.name && n.mode == driver.Exclusive}
 	case printable(text):
 		return nodeDataBody{Meta: map[string]string{"host": text}}
 	}

@@ -146,6 +146,7 @@ func TestBlocker(t *testing.T) {
 func TestNodeData(t *testing.T) {
 	java, _ := parseNode("_c_" + someone + "-lock-0000000001")
 	peer, _ := parseNode("_c_0123abcd456789abcdef0123456789ab-lock-0000000001")
+	permit, _ := parseNode("_c_" + someone + "-lease-0000000001")
 	for _, c := range []struct {
 		n    node
 		data string
@@ -155,7 +156,7 @@ func TestNodeData(t *testing.T) {
 		{java, string(encodeData(`{"a":"b"}`, false)), "map[a:b] false"},
 		{java, string(encodeData("", true)), "map[] true"},
 		{java, string(encodeData("", false)), "map[] false"},
-		{java, "10.0.0.1", "map[host:10.0.0.1] false"}, {java, "", "map[] true"}, {peer, "", "map[] false"},
+		{java, "10.0.0.1", "map[host:10.0.0.1] false"}, {java, "", "map[] true"}, {peer, "", "map[] false"}, {permit, "", "map[] false"},
 		{java, revokeData, "map[] true"}, {java, "{\"json\": 1}", "map[] false"}, {java, "\x00\x01", "map[] false"}, {java, "worker 7", "map[host:worker 7] false"},
 	} {
 		note := decodeData(c.n, []byte(c.data))

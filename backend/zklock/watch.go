@@ -309,20 +309,31 @@ func (t *ticket) watchNode() {
 	if node == "" {
 		return
 	}
-	data, _, _, err := t.s.conn.GetW(b.life, node, func(zk.Event) { t.watchEnded(node) })
+	data, _, _, err := t.s.conn.GetW(b.life, node, func(e zk.Event) {
+		if e == zk.EventDeleted {
+			b.goTask(func() { t.nodeEnded(node) })
+			return
+		}
+		t.watchEnded(node)
+	})
 	switch {
 	case err == nil:
 		if string(data) == revokeData {
 			t.notifyRevoke()
 		}
 	case errors.Is(err, zk.ErrNoNode):
-		if t.watchedNode() == node {
-			t.markGone(true)
-			b.removeTicket(t)
-		}
+		t.nodeEnded(node)
 	case !sessionOver(err):
 		wait.Sleep(b.life, watchDelay) // the node may be one that this user can't read
 		t.watchEnded(node)
+	}
+}
+
+// nodeEnded loses the hold if its node is the one that was deleted.
+func (t *ticket) nodeEnded(node string) {
+	if t.watchedNode() == node {
+		t.markGone(true)
+		t.s.b.removeTicket(t)
 	}
 }
 

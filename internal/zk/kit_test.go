@@ -134,6 +134,7 @@ type fake struct {
 	conns    atomic.Int32                                // handshakes so far
 	readOnly bool                                        // as it claims
 	timeout  time.Duration                               // that it grants; 0: 10 seconds
+	resumed  time.Duration                               // the same, to a session that comes back; 0: timeout
 	answer   func(conn int, xid int32, o opcode) message // the answer to a request
 }
 
@@ -194,6 +195,9 @@ func (f *fake) serve(c net.Conn) {
 	}
 	n := int(f.conns.Add(1))
 	timeout := cmp.Or(f.timeout, 10*time.Second)
+	if n > 1 && f.resumed > 0 {
+		timeout = f.resumed
+	}
 	welcome := appendText(appendLong(appendInt(appendInt(nil, 0), int32(timeout.Milliseconds())), 7), make([]byte, passwordSize))
 	c.Write(appendText([]byte(nil), appendBool(welcome, f.readOnly)))
 	for {

@@ -139,6 +139,54 @@ func TestRefusedUserIsFinal(t *testing.T) {
 	}
 }
 
+// A server that grants less time than the session has had may end it before what was proved so far.
+func TestSessionThatIsResumedWithLessTime(t *testing.T) {
+	t.Parallel()
+	for resumed, ends := range map[time.Duration]bool{20 * time.Second: false, 10 * time.Second: true} {
+		f := &fake{timeout: 20 * time.Second, resumed: resumed, answer: func(n int, _ int32, o opcode) message {
+			if n == 1 && o == opDelete {
+				return message{raw: []byte("the connection ends with this")}
+			}
+			return good(o)
+		}}
+		c := dial(t, Config{Servers: []string{startFake(t, f)}, Timeout: 20 * time.Second})
+		if err := c.Delete(soon(t), "/a", -1); !errors.Is(err, ErrConnectionLoss) {
+			t.Errorf("delete: %v", err)
+		}
+		if !ends {
+			if _, _, err := c.Get(soon(t), "/a"); err != nil {
+				t.Errorf("a session with the same timeout: %v", err)
+			}
+			continue
+		}
+		receive(t, "the session is over", c.Done())
+		if err := c.Err(); !errors.Is(err, ErrSessionExpired) {
+			t.Errorf("the session is over: %v", err)
+		}
+	}
+}
+
+// Answers that no server gives confirm nothing, and do not stop the program.
+func TestAnswersThatDoNotFit(t *testing.T) {
+	t.Parallel()
+	f := &fake{answer: func(n int, _ int32, o opcode) message {
+		if o == opCreate2 || o == opCreate {
+			return message{body: append(appendText([]byte(nil), "lock-0000000000"), make([]byte, 68)...)}
+		}
+		if o == opGetChildren2 {
+			return message{body: append(appendInt(nil, 0), make([]byte, 68)...)}
+		}
+		return good(o)
+	}}
+	c := dial(t, Config{Servers: []string{startFake(t, f)}})
+	if n, err := c.CreateAndList(soon(t), "/a/lock-", nil); !errors.Is(err, ErrConnectionLoss) || n.Path != "" {
+		t.Errorf("a path elsewhere: %+v, %v", n, err)
+	}
+	if missing, err := c.CheckAll(soon(t), []string{"/a/lock-1"}); !errors.Is(err, ErrConnectionLoss) {
+		t.Errorf("a check without a result: %d, %v", missing, err)
+	}
+}
+
 func TestMalformedMessageEndsOnlyTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, nonsense := range map[string]message{

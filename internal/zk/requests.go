@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"strings"
 )
 
 // Create makes a node and returns its path. The server adds digits to the path of a sequential
@@ -149,6 +150,9 @@ func (c *Conn) CreateAndList(ctx context.Context, name string, data []byte) (Cre
 	list, err := c.thenList(ctx, create, path.Dir(name), func(a rpcAnswer) {
 		n.Path, n.Stat = c.cfg.relative(a.created), a.stat
 	})
+	if n.Path != "" && !strings.HasPrefix(n.Path, name) { // nothing that a server says
+		return Created{}, &opError{opCreate2, name, ErrConnectionLoss}
+	}
 	n.Children, n.Parent = list.children, list.stat
 	return n, err
 }
@@ -215,6 +219,9 @@ func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err e
 	a, err := c.do(ctx, q)
 	if err != nil {
 		return -1, err
+	}
+	if len(a.results) != len(paths) {
+		return -1, &opError{opMulti, "", ErrConnectionLoss} // nothing that a server says
 	}
 	for i, r := range a.results {
 		switch err := codeError(int32(r)); {

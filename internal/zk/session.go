@@ -269,6 +269,10 @@ func (c *Conn) reconnect() *serverConn {
 	for tries := 1; c.ctx.Err() == nil; tries++ {
 		conn, w, err := c.dialNext(c.ctx, timeout)
 		switch {
+		case err == nil && w.timeout < c.Timeout():
+			// The proofs so far are for longer: the servers' settings differ.
+			conn.Close()
+			c.end(ErrSessionExpired)
 		case err == nil:
 			return c.resumed(conn, w)
 		case errors.Is(err, ErrSessionExpired):

@@ -23,8 +23,8 @@ import (
 
 // New returns a backend on a rueidis client, which stays the caller's: Close leaves it open. opts may
 // be nil. The client may be of one server, of Sentinel, or of a cluster. A cluster's client must have one connection to
-// each node, which is rueidis's default: with PipelineMultiplex above 0 a release may overtake the attempt of a caller that
-// gave up, and the lock then stays held for its TTL.
+// each node, which is rueidis's default: with PipelineMultiplex above 0, and anywhere with DisableAutoPipelining, a release may
+// overtake the attempt of a caller that gave up, and the lock then stays held for its TTL.
 //
 // rueidis exposes neither its database nor the name of Sentinel's master: see Options.Name.
 func New(c rueidis.Client, opts *redislock.Options) (*redislock.Backend, error) {

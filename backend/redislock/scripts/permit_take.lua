@@ -49,7 +49,8 @@ else
 end
 local last = math.max(from + ARGV[2], again or 0)
 call('ZADD', KEYS[3], last, ARGV[1])
-if not stays and (not free or ends >= 0) then
+if free and ends >= 0 or not free and not stays then
+  -- Also where the semaphore stays: it was made by a client that lets it end.
   together(KEYS[1], KEYS[3], last)
 end
 remember(KEYS[2], ARGV[3], id, again and last - from or ARGV[2], again)

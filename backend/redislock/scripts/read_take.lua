@@ -22,7 +22,6 @@ end
 if seen[3] then
   -- Downgrade: other readers may enter from now on.
   call('HDEL', KEYS[1], writer)
-  publish(ARGV[4], '1')
 end
 call('HSET', KEYS[1], 'mode', 'read', ARGV[1], 1)
 call('SET', KEYS[3], 1, 'PX', ttl)
@@ -30,4 +29,7 @@ if left < tonumber(ttl) then
   call('PEXPIRE', KEYS[1], ttl)
 end
 remember(KEYS[2], ARGV[3], id, ttl, seen[2] or seen[3])
+if seen[3] then
+  publish(ARGV[4], '1') -- last, since the user may not have the right to
+end
 return id

@@ -151,12 +151,10 @@ type goRedisConn struct {
 
 func (c *goRedisConn) DoAll(ctx context.Context, commands [][]string) []Answer {
 	list := make([]singleTry, len(commands))
-	pipe := c.conn.Pipeline()
 	for i, args := range commands {
 		list[i] = newCommand(ctx, args)
-		pipe.Process(ctx, list[i])
 	}
-	pipe.Exec(ctx)
+	execPipeline(ctx, c.conn.Pipeline(), list)
 	got := answersOf(list)
 	c.lost = c.lost || TransportError(got) != nil
 	return got

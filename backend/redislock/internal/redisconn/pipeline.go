@@ -269,11 +269,22 @@ func (c *pipelineConn) execOne(ctx context.Context, x *pipelineRequest) {
 }
 
 func (c *pipelineConn) execAll(ctx context.Context, cmds []singleTry) {
-	pipe := c.client.Pipeline()
+	execPipeline(ctx, c.client.Pipeline(), cmds)
+}
+
+// execPipeline sends commands. If the server refuses the handshake of a new connection, go-redis sends none of them, and
+// returns the server's error without giving it to them: they would look like commands with empty answers.
+func execPipeline(ctx context.Context, pipe redis.Pipeliner, cmds []singleTry) {
 	for _, cmd := range cmds {
 		pipe.Process(ctx, cmd)
 	}
-	pipe.Exec(ctx)
+	_, err := pipe.Exec(ctx)
+	if err == nil || slices.ContainsFunc(cmds, func(cmd singleTry) bool { return cmd.Err() != nil }) {
+		return
+	}
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
 }
 
 // minAnswerTime is granted to every answer: a caller whose time is almost over is no reason for a
