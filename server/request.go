@@ -101,7 +101,7 @@ func (c *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
 	// counter, so who has a part of them can't take it far ahead.
 	far, in := time.Now().AddDate(10, 0, 0), "ten years"
 	if !c.who.May(Lock, "") {
-		far, in = time.Now().Add(time.Hour), "an hour"
+		far, in = time.Now().AddDate(0, 0, 1), "a day"
 	}
 	if most := uint64(far.UnixMicro()) << 10; h.Floor > most {
 		return driver.Hold{}, invalid("floor is %d: want at most %d, which fences reach in %s", h.Floor, most, in)

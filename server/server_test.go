@@ -384,8 +384,8 @@ func TestRights(t *testing.T) {
 		t.Errorf("one without the right to break sees the owner: %s", text)
 	}
 	r.wants(200, ownerA, "GET", "/v1/locks/ci%2Fx", "", as("o")...)
-	far := fmt.Sprint(uint64(time.Now().Add(2*time.Hour).UnixMicro()) << 10)
-	r.wants(200, "in an hour", "POST", "/v1/renew", `{"holds":[`+strings.Replace(hold("ci/x", ownerA), "{", `{"floor":"`+far+`",`, 1)+`]}`, as("c")...)
+	far := fmt.Sprint(uint64(time.Now().AddDate(0, 0, 2).UnixMicro()) << 10)
+	r.wants(200, "in a day", "POST", "/v1/renew", `{"holds":[`+strings.Replace(hold("ci/x", ownerA), "{", `{"floor":"`+far+`",`, 1)+`]}`, as("c")...)
 	r.wants(204, "", "POST", "/v1/release", hold("ci/x", ownerA), as("o")...)
 
 	access.checked = time.Time{}

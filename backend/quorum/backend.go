@@ -104,6 +104,9 @@ func assemble(backends []driver.Backend, names []string, caps []driver.Caps, opt
 func checkUnique(names []string) error {
 	seen := map[string]bool{}
 	for _, name := range names {
+		for _, keys := range []string{"?layout=", "?prefix="} { // by which redislock tells its locks on one server apart
+			name, _, _ = strings.Cut(name, keys)
+		}
 		if seen[name] {
 			return fmt.Errorf("%w: quorum: %s is a member twice; one server must not have two votes", driver.ErrInvalid, name)
 		}

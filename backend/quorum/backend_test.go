@@ -27,6 +27,7 @@ func TestNewRefuses(t *testing.T) {
 		"nobody":         {nil, nil, "no members"},
 		"nil":            {[]driver.Backend{one, nil}, nil, "member 2 is nil"},
 		"one twice":      {[]driver.Backend{one, two, one}, nil, "twice"},
+		"two prefixes":   {[]driver.Backend{named{one, "redis://h:1/0?prefix=a:"}, named{two, "redis://h:1/0?layout=redisson&prefix=b:"}}, nil, "redis://h:1/0 is a member twice"},
 		"timeout":        {[]driver.Backend{one}, &quorum.Options{MemberTimeout: -1}, "MemberTimeout"},
 		"drift":          {[]driver.Backend{one}, &quorum.Options{Drift: 0.6}, "Drift"},
 		"backward drift": {[]driver.Backend{one}, &quorum.Options{Drift: -0.1}, "Drift"},
@@ -36,6 +37,18 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// named is a backend with another name.
+type named struct {
+	*memlock.Backend
+	name string
+}
+
+func (b named) Caps() driver.Caps {
+	c := b.Backend.Caps()
+	c.Name = b.name
+	return c
 }
 
 func TestCaps(t *testing.T) {

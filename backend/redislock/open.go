@@ -380,7 +380,7 @@ func keySpace(o *Options) string {
 		parts = append(parts, "layout="+string(o.Layout))
 	}
 	if o.Prefix != "" {
-		parts = append(parts, "prefix="+o.Prefix)
+		parts = append(parts, "prefix="+strings.ToValidUTF8(o.Prefix, "\ufffd"))
 	}
 	if len(parts) == 0 {
 		return ""

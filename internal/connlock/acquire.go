@@ -2,6 +2,7 @@ package connlock
 
 import (
 	"context"
+	"errors"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -47,10 +48,27 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 	if err := b.killOrphanOf(ctx, r.Owner); err != nil {
 		return 0, err
 	}
-	c, err := b.connFor(ctx, l, leaseClass(r.TTL))
-	if err != nil {
-		return 0, driver.Unsent(err) // there is no connection to send it on
+	for range maxConns {
+		c, err := b.connFor(ctx, l, leaseClass(r.TTL))
+		if err != nil {
+			return 0, driver.Unsent(err) // there is no connection to send it on
+		}
+		number, err := b.attemptOn(ctx, c, l, r)
+		if !errors.Is(err, errGoneBefore) {
+			return number, err
+		}
 	}
+	return 0, driver.Unsent(errGone)
+}
+
+// maxConns bounds how many connections an attempt finds lost before it is made.
+const maxConns = 4
+
+// errGoneBefore is for a connection that was lost before the attempt was made on it.
+var errGoneBefore = errors.New("the connection was lost before the attempt")
+
+// attemptOn is attempt on a connection.
+func (b *Backend) attemptOn(ctx context.Context, c *lockConn, l Lock, r driver.Request) (uint64, error) {
 	defer b.endAttempt(c)
 	h, number, err := c.tryLock(ctx, l)
 	if err != nil {
@@ -68,10 +86,15 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 
 // tryLock tries to take a lock on a connection. The number is 0 if it is not written yet.
 func (c *lockConn) tryLock(ctx context.Context, l Lock) (h *connHold, number uint64, err error) {
+	tried := false
 	err = c.do(ctx, func(own context.Context) error {
+		tried = true
 		own, end := c.whileNeeded(own, ctx)
 		defer end()
 		n, ok, err := c.conn.TryLock(own, l)
+		if err == nil {
+			err = own.Err() // a driver may close the connection then, and still return the answer
+		}
 		switch {
 		case err != nil:
 			c.undo(l, err)
@@ -88,8 +111,11 @@ func (c *lockConn) tryLock(ctx context.Context, l Lock) (h *connHold, number uin
 		}
 		return nil
 	})
-	if err == nil && h == nil {
+	switch {
+	case err == nil && h == nil:
 		err = &driver.HeldError{}
+	case !tried && errors.Is(err, errGone):
+		err = errGoneBefore
 	}
 	return h, number, err
 }

@@ -140,6 +140,42 @@ func TestSilentConnectionWithoutHolds(t *testing.T) {
 	})
 }
 
+// A caller that gives up on such a connection costs the others no attempt.
+func TestOthersOnALostConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{limit: 3} // one for others, and one that has probed: both attempts share the last one
+		b := newFake(t, f)
+		r := request("first")
+		take(t, b, r)
+		f.set(func() { f.silentConn = b.holdOf(r.Hold).conn.conn.ID() })
+		release(t, b, r)
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(ctx, request("silent"))
+			failed <- err
+		}()
+		synctest.Wait()
+		others := make(chan error, 5)
+		for i := range cap(others) {
+			go func() {
+				_, err := b.Acquire(t.Context(), request(fmt.Sprint(i)))
+				others <- err
+			}()
+		}
+		synctest.Wait()
+		cancel()
+		if err := <-failed; err == nil {
+			t.Error("a silent connection has granted")
+		}
+		for range cap(others) {
+			if err := <-others; err != nil {
+				t.Errorf("another name: %v", err)
+			}
+		}
+	})
+}
+
 // Locks that were all extended share connections, too.
 func TestManyExtendedHolds(t *testing.T) {
 	for limit, most := range map[int]int{0: maxShared, 4: 3} {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +28,8 @@ type Conn struct {
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
+
+	resumable net.Conn // to a server that has resumed the session with less time; used by run only
 
 	mu           sync.Mutex
 	err          error // why the session is over

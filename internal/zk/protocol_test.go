@@ -143,9 +143,13 @@ func TestRefusedUserIsFinal(t *testing.T) {
 func TestSessionThatIsResumedWithLessTime(t *testing.T) {
 	t.Parallel()
 	for resumed, ends := range map[time.Duration]bool{20 * time.Second: false, 10 * time.Second: true} {
+		closed := make(chan int, 2)
 		f := &fake{timeout: 20 * time.Second, resumed: resumed, answer: func(n int, _ int32, o opcode) message {
 			if n == 1 && o == opDelete {
 				return message{raw: []byte("the connection ends with this")}
+			}
+			if o == opCloseSession {
+				closed <- n
 			}
 			return good(o)
 		}}
@@ -162,6 +166,9 @@ func TestSessionThatIsResumedWithLessTime(t *testing.T) {
 		receive(t, "the session is over", c.Done())
 		if err := c.Err(); !errors.Is(err, ErrSessionExpired) {
 			t.Errorf("the session is over: %v", err)
+		}
+		if n := receive(t, "the servers end the session", closed); n != 2 {
+			t.Errorf("the session is closed through connection %d", n)
 		}
 	}
 }

@@ -234,6 +234,23 @@ func (c *Conn) run(s *serverConn) {
 		s = c.reconnect()
 	}
 	c.failPending()
+	if c.resumable != nil {
+		time.Sleep(closeDelay)
+		closeSession(c.resumable)
+	}
+}
+
+// closeDelay lets holders stop before their nodes are deleted.
+const closeDelay = 200 * time.Millisecond
+
+// closeSession ends a session at the servers that is over for its client, so that its nodes don't stay until its timeout.
+func closeSession(conn net.Conn) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	const xid = 1
+	if _, err := conn.Write(appendText([]byte(nil), appendInt(appendInt(nil, xid), int32(opCloseSession)))); err == nil {
+		_, _ = conn.Read(make([]byte, 1)) // the answer
+	}
 }
 
 // requeueInFlight handles the requests that were sent and not answered: idempotent ones are queued
@@ -271,8 +288,8 @@ func (c *Conn) reconnect() *serverConn {
 		switch {
 		case err == nil && w.timeout < c.Timeout():
 			// The proofs so far are for longer: the servers' settings differ.
-			conn.Close()
 			c.end(ErrSessionExpired)
+			c.resumable = conn
 		case err == nil:
 			return c.resumed(conn, w)
 		case errors.Is(err, ErrSessionExpired):
