@@ -280,7 +280,7 @@ func (h *hold) endLater() {
 		default:
 			defer h.env.endings.end()
 			// One that gets no answer leaves its place to others soon.
-			ctx, cancel := context.WithTimeout(h.env.life, min(rest, h.s.terms.CallTimeout/4))
+			ctx, cancel := context.WithTimeout(h.env.life, min(rest, h.s.terms.CallTimeout/2))
 			defer cancel()
 			_ = h.endIn(ctx, rest)
 		}
