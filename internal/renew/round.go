@@ -37,8 +37,20 @@ type round struct {
 
 // loss is a hold that is no longer trusted.
 type loss struct {
-	h   *Hold
-	why error
+	h       *Hold
+	why     error
+	unknown bool // the backend may still have it
+}
+
+// lose ends holds, and reports the losses once all have ended.
+func lose(lost []loss) {
+	reports := make([]func(), len(lost))
+	for i, l := range lost {
+		reports[i] = l.h.holder.Lose(l.why, l.unknown)
+	}
+	for _, report := range reports {
+		report()
+	}
 }
 
 // tick does what is due.
@@ -51,13 +63,7 @@ func (w *Watchdog) tick() {
 	w.mu.Unlock()
 
 	w.start(rounds)
-	reports := make([]func(), len(lost))
-	for i, l := range lost {
-		reports[i] = l.h.holder.Lose(l.why, true)
-	}
-	for _, report := range reports {
-		report()
-	}
+	lose(lost)
 	for _, h := range warned {
 		h.holder.Warn()
 	}
@@ -75,7 +81,7 @@ func (w *Watchdog) collect(now instant) (lost []loss, warned []*Hold, due map[in
 			heap.Remove(&w.queue, h.index)
 			waited = waited || h.waits
 			h.waits = false
-			lost = append(lost, loss{h, h.whyEnded()})
+			lost = append(lost, loss{h, h.whyEnded(), true})
 			continue
 		case now >= h.warn:
 			h.warn = never
@@ -165,7 +171,7 @@ func (w *Watchdog) call(r *round) []error {
 	answers := w.Renew(r.ctx, r.requests)
 
 	errs, left := make([]error, len(r.holds)), make([]time.Duration, len(r.holds))
-	var lost []*Hold
+	var lost []loss
 	w.mu.Lock()
 	now := w.Now()
 	for i, h := range r.holds {
@@ -177,7 +183,7 @@ func (w *Watchdog) call(r *round) []error {
 			errs[i] = cmp.Or(errs[i], driver.ErrLost)
 		case errors.Is(errs[i], driver.ErrLost):
 			heap.Remove(&w.queue, h.index)
-			lost = append(lost, h)
+			lost = append(lost, loss{h, ErrGone, false})
 		case errs[i] == nil && now >= h.Trust():
 			// The answer came too late: the user may have seen the lease lost. The next tick ends it.
 			errs[i] = driver.ErrLost
@@ -196,13 +202,7 @@ func (w *Watchdog) call(r *round) []error {
 	w.mu.Unlock()
 
 	w.start(more)
-	reports := make([]func(), len(lost))
-	for i, h := range lost {
-		reports[i] = h.holder.Lose(ErrGone, false)
-	}
-	for _, report := range reports {
-		report()
-	}
+	lose(lost)
 	for i, h := range r.holds {
 		h.holder.Answered(errs[i], left[i])
 	}
