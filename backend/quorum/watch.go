@@ -62,9 +62,9 @@ type mergedWatch struct {
 	timer  *time.Timer  // notifies
 }
 
-// arm arms the watch of one member. It skips members whose watch might take the lock, those that
-// always queue and those whose holds live with a connection: several waiters could each keep some
-// members from the others, and a watch would go on taking the lock for an Owner that was released.
+// arm arms the watch of one member. It skips a member whose watch might take the lock: several
+// waiters could each keep some members from the others, and the watch would go on taking the lock
+// for an Owner that was released.
 func (w *mergedWatch) arm(values context.Context, m *member, r driver.Request, i int) error {
 	if members.WatchTakes(m.Caps()) {
 		return driver.ErrSkip

@@ -146,7 +146,8 @@ func (b *Backend) fail(what, name string, err error) error {
 	return fmt.Errorf("zklock: %s %s: %w", what, driver.Quote(name), withoutOwners{err})
 }
 
-// withoutOwners is an error whose text has no Owners: nodes have their names, and an Owner is what proves a hold.
+// withoutOwners is an error whose text has no Owners. The names of nodes contain them, and whoever knows an Owner can
+// release its hold.
 type withoutOwners struct{ error }
 
 func (e withoutOwners) Unwrap() error { return e.error }
