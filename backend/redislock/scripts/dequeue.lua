@@ -4,7 +4,8 @@
 -- ours ignore it. Otherwise the waiters of a client share a channel, named after the common start of
 -- their Owners, and the message names the waiter.
 local function freed(channel)
-  local first = redis.call('EXISTS', queue) == 1 and sweep(clock())
+  local first = redis.call('LINDEX', queue, 0)
+  first = first and lasting(first, clock())
   if first and scores then
     publish(channel .. ':' .. first, '0')
   elseif first then

@@ -31,22 +31,28 @@ local function scored(who, now)
   return tonumber(ends)
 end
 
+-- lasting drops waiters that have gone, from the first in the queue to one that has not. It returns
+-- that waiter and when its ticket ends, or nil.
+local function lasting(first, now)
+  while first do
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scores and scored(first, now) or 0)
+    if ends > now then
+      return first, ends
+    end
+    leave(first)
+    first = redis.call('LINDEX', queue, 0)
+  end
+end
+
 -- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It
 -- returns the first waiter and when its ticket ends.
 local function sweep(now)
   for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
     leave(who)
   end
-  while true do
-    local first = redis.call('LINDEX', queue, 0)
-    if not first then
-      redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
-      return nil
-    end
-    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scores and scored(first, now) or 0)
-    if ends > now then
-      return first, ends
-    end
-    leave(first)
+  local first, ends = lasting(redis.call('LINDEX', queue, 0), now)
+  if not first then
+    redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
   end
+  return first, ends
 end

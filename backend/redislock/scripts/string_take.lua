@@ -11,11 +11,11 @@ if value and string.sub(value, 1, 37) == string.sub(ARGV[1], 1, 37) then
   ttl = math.max(ttl, call('PTTL', KEYS[1]))
   sweep(clock())
 else
-  local left = call('PTTL', KEYS[1])
+  local left = value and call('PTTL', KEYS[1]) or -2
   if value and not isLockString(value, left) then
     return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
   end
-  left = refuse(string.sub(ARGV[1], 1, 36), left, ARGV[3] == '1', tonumber(ARGV[2]))
+  left = refuse(owner, left, ARGV[3] == '1', tonumber(ARGV[2]))
   if left then
     return {left, value}
   end
