@@ -22,7 +22,7 @@ end
 -- enqueue gives who the last ticket, or extends the ticket that it has. The keys end with
 -- the last ticket, except Java's two: its tickets last longer than their scores say.
 local function enqueue(who, first, ttl, now)
-  local ends = redis.call('ZSCORE', tickets, who)
+  local ends = first and redis.call('ZSCORE', tickets, who)
   local before = scores and first and first ~= who and redis.call('LINDEX', queue, -1)
   if not ends and not (scores and redis.call('ZSCORE', scores, who)) then
     redis.call('RPUSH', queue, who)
@@ -33,10 +33,10 @@ local function enqueue(who, first, ttl, now)
   redis.call('ZADD', tickets, now + last, who)
   if scores then
     last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
-  elseif redis.call('PTTL', queue) < last then
+  elseif not first or redis.call('PTTL', queue) < last then
     redis.call('PEXPIRE', queue, last)
   end
-  if redis.call('PTTL', tickets) < last then
+  if not first or redis.call('PTTL', tickets) < last then
     redis.call('PEXPIRE', tickets, last)
   end
 end

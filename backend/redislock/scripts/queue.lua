@@ -42,17 +42,19 @@ local function lasting(first, now)
     leave(first)
     first = redis.call('LINDEX', queue, 0)
   end
+  redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
 end
 
 -- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It
 -- returns the first waiter and when its ticket ends.
 local function sweep(now)
-  for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
+  local first = redis.call('LINDEX', queue, 0)
+  local gone = first and redis.call('ZRANGEBYSCORE', tickets, 0, now) or {}
+  for _, who in ipairs(gone) do
     leave(who)
   end
-  local first, ends = lasting(redis.call('LINDEX', queue, 0), now)
-  if not first then
-    redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
+  if #gone > 0 then
+    first = redis.call('LINDEX', queue, 0)
   end
-  return first, ends
+  return lasting(first, now)
 end
