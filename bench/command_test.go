@@ -22,10 +22,12 @@ var command = scenario{
 	},
 }
 
-// cli is the command, built once.
+// cli is the command, built once, in the way of a release.
 var cli = sync.OnceValues(func() (string, error) {
 	path := cliPath()
-	out, err := exec.Command("go", "build", "-o", path, "github.com/distlock/distlock/cmd/distlock").CombinedOutput()
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/distlock/distlock/cmd/distlock")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, out)
 	}
