@@ -1,18 +1,15 @@
 -- Fences of the string layout: ids of a stream, ms-sequence, which XADD makes greater
 -- than the last one and at least the clock, in one command. No entry is kept. The
 -- number is ms * 1000 + sequence: so the first of a millisecond starts with the
--- clock's microseconds where the counter is new, to be greater than what a counter had given that
--- was lost within it; and where a thousand are used up, the next millisecond is taken in advance.
+-- clock's microseconds, to be greater than what a counter had given that was lost
+-- within it; and where a thousand are used up, the next millisecond is taken in advance.
 local function fence(key)
-  -- NOMKSTREAM came with Redis 6.2, the number of the version with 7.0.
-  local id = redis.REDIS_VERSION_NUM and redis.call('XADD', key, 'NOMKSTREAM', 'MAXLEN', 0, '*', '', '')
-  local maybeNew = not id
-  id = id or redis.call('XADD', key, 'MAXLEN', 0, '*', '', '')
+  local id = redis.call('XADD', key, 'MAXLEN', 0, '*', '', '')
   local next
-  if maybeNew and string.sub(id, -2) == '-0' then
+  if string.sub(id, -2) == '-0' then
     local t = redis.call('TIME')
-    local ms = t[1] * 1000 + math.floor(t[2] / 1000)
-    if ms >= tonumber(string.match(id, '^%d+')) and t[2] % 1000 > 0 then
+    local ms, given = t[1] * 1000 + math.floor(t[2] / 1000), tonumber(string.sub(id, 1, -3))
+    if ms > given or ms == given and t[2] % 1000 > 0 then
       next = string.format('%.0f-%d', ms, t[2] % 1000)
     end
   elseif not string.find(id, '-', -4, true) then

@@ -48,13 +48,8 @@ end
 -- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It
 -- returns the first waiter and when its ticket ends.
 local function sweep(now)
-  local first = redis.call('LINDEX', queue, 0)
-  local gone = first and redis.call('ZRANGEBYSCORE', tickets, 0, now) or {}
-  for _, who in ipairs(gone) do
+  for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
     leave(who)
   end
-  if #gone > 0 then
-    first = redis.call('LINDEX', queue, 0)
-  end
-  return lasting(first, now)
+  return lasting(redis.call('LINDEX', queue, 0), now)
 end
