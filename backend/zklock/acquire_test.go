@@ -136,8 +136,8 @@ func await(t *testing.T, b *Backend, r driver.Request) (driver.Grant, error) {
 }
 
 // The create of an attempt without an answer may still be on its way, at a server that the session
-// has left. Only a request behind it, at the leader, certainly sees its node.
-func TestResolveAsksTheLeader(t *testing.T) {
+// has left. A listing certainly shows its node only behind a write, which a majority has agreed to.
+func TestResolveAsksTheMajority(t *testing.T) {
 	t.Parallel()
 	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
 	b := open(t, "zk://"+p.Addr())
@@ -149,12 +149,13 @@ func TestResolveAsksTheLeader(t *testing.T) {
 	if g, err := b.Acquire(t.Context(), r); err == nil {
 		t.Fatalf("granted without an answer: %+v", g)
 	}
-	const sync = "\x00\x00\x00\x09" // the opcode, before a path with its length
-	path := pathOf(r.Name)
-	p.LoseRequest(sync + "\x00\x00\x00" + string(byte(len(path))) + path)
+	// A multi without parts, and the length of the listing's frame: no heartbeat has a request right behind it.
+	const multi, noParts = "\x00\x00\x00\x0e", "\xff\xff\xff\xff\x01\xff\xff\xff\xff"
+	listing := 4 + 4 + 4 + len(pathOf(r.Name)) + 1 // xid, opcode, the path with its length, no watch
+	p.LoseRequest(multi + noParts + "\x00\x00\x00" + string([]byte{byte(listing)}))
 	release(t, b, r)
 	if p.Lost() != 2 {
-		t.Error("there was no sync before the listing")
+		t.Error("there was no write before the listing")
 	}
 }
 

@@ -24,6 +24,12 @@ func (s *session) listNow(ctx context.Context, path string) (listing, zk.Stat, e
 	return existing(children, stat, err)
 }
 
+// listCommitted is list behind a write, which a majority has agreed to: a node that it does not show was not made.
+func (s *session) listCommitted(ctx context.Context, path string) (listing, zk.Stat, error) {
+	children, stat, err := s.conn.CommitAndList(ctx, path)
+	return existing(children, stat, err)
+}
+
 func existing(children []string, stat zk.Stat, err error) (listing, zk.Stat, error) {
 	if errors.Is(err, zk.ErrNoNode) {
 		err = nil
@@ -182,9 +188,9 @@ func (t *ticket) resolve(ctx context.Context) error {
 }
 
 // find returns the path of the Owner's node below dir, or "". A create that was sent to another
-// server may still be on its way: so find syncs with the leader first.
+// server may still be on its way, and this one may be cut off: so find commits a write first.
 func (t *ticket) find(ctx context.Context, dir string) (path string, m driver.Mode, err error) {
-	l, _, err := t.s.listNow(ctx, dir)
+	l, _, err := t.s.listCommitted(ctx, dir)
 	if err != nil {
 		return "", 0, err
 	}

@@ -66,7 +66,7 @@ func (s *session) deleteByOwner(ctx context.Context, h driver.Hold) (had bool, e
 	}
 	for _, dir := range dirs {
 		dir = pathOf(h.Name) + dir
-		l, _, err := s.listNow(ctx, dir)
+		l, _, err := s.listCommitted(ctx, dir)
 		if err != nil {
 			return had, err
 		}

@@ -163,6 +163,15 @@ func (c *Conn) SyncAndList(ctx context.Context, path string) ([]string, Stat, er
 	return list.children, list.stat, err
 }
 
+// CommitAndList is SyncAndList with a write that changes nothing in place of the Sync. A server that is cut off from the
+// majority, and does not know yet, answers a Sync, but no write.
+func (c *Conn) CommitAndList(ctx context.Context, path string) ([]string, Stat, error) {
+	write := newEmptyWrite()
+	write.path, write.idempotent = path, true
+	list, err := c.thenList(ctx, write, path, func(rpcAnswer) {})
+	return list.children, list.stat, err
+}
+
 // thenList sends a request and a listing right behind it. It passes the first answer to done, and
 // returns the second.
 func (c *Conn) thenList(ctx context.Context, first *rpc, dir string, done func(rpcAnswer)) (rpcAnswer, error) {

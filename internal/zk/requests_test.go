@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,6 +125,39 @@ func TestPairs(t *testing.T) {
 	}
 	if _, _, err := c.SyncAndList(ctx, root+"/none"); !errors.Is(err, ErrNoNode) {
 		t.Errorf("a list of a missing node: %v", err)
+	}
+	names, _, err = c.CommitAndList(ctx, root)
+	if err != nil || !slices.Equal(names, e.Children) {
+		t.Errorf("behind a write: %q, %v, want %q", names, err, e.Children)
+	}
+	if _, _, err := c.CommitAndList(ctx, root+"/none"); !errors.Is(err, ErrNoNode) {
+		t.Errorf("behind a write, a list of a missing node: %v", err)
+	}
+}
+
+// A leader that is cut off answers a Sync, but commits nothing.
+func TestNoListFromAServerWithoutAMajority(t *testing.T) {
+	t.Parallel()
+	var cutOff atomic.Bool
+	addr := startFake(t, &fake{answer: func(_ int, _ int32, o opcode) message {
+		switch {
+		case o == opMulti && cutOff.Load():
+			return message{raw: []byte{}}
+		case o == opGetChildren2:
+			return message{body: append(appendTexts(nil, nil), make([]byte, 68)...)}
+		}
+		return good(o)
+	}})
+	c := dial(t, Config{Servers: []string{addr}, Timeout: 20 * time.Second})
+	if _, _, err := c.CommitAndList(soon(t), "/x"); err != nil {
+		t.Fatal(err)
+	}
+	cutOff.Store(true)
+	if _, _, err := c.SyncAndList(soon(t), "/x"); err != nil {
+		t.Fatal(err)
+	}
+	if names, _, err := c.CommitAndList(soon(t), "/x"); err == nil {
+		t.Errorf("a list %q without an agreement", names)
 	}
 }
 

@@ -255,8 +255,13 @@ func (s *serverConn) nextWrite(buf []byte) (_ []byte, idle time.Duration) {
 
 // newHeartbeat returns a write that changes nothing: it proves that the session lives.
 func newHeartbeat() *rpc {
-	q := newRPC(opMulti, "")
+	q := newEmptyWrite()
 	q.internal = true
+	return q
+}
+
+func newEmptyWrite() *rpc {
+	q := newRPC(opMulti, "")
 	q.frame = appendMultiEnd(q.frame)
 	return q
 }
