@@ -102,7 +102,11 @@ func (r *Results) Write(root string) error {
 	if err := os.WriteFile(root+"/"+ResultsFile, []byte(text), 0o644); err != nil {
 		return err
 	}
-	files, err := r.Files()
+	stored, err := Read(root + "/" + ResultsFile) // which has rounded
+	if err != nil {
+		return err
+	}
+	files, err := stored.Files()
 	if err != nil {
 		return err
 	}
