@@ -159,6 +159,29 @@ func TestResolveAsksTheMajority(t *testing.T) {
 	}
 }
 
+// Two creates of one Owner have both arrived: a release leaves none of their nodes.
+func TestResolveOfTwoNodes(t *testing.T) {
+	t.Parallel()
+	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
+	b := open(t, "zk://"+p.Addr())
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	release(t, b, r)
+	r.Owner = driver.NewOwner()
+	p.LoseReply(r.Owner)
+	if g, err := b.Acquire(t.Context(), r); err == nil {
+		t.Fatalf("granted without an answer: %+v", g)
+	}
+	k := b.ticketOf(r.Hold)
+	if late, err := k.s.conn.CreateAndList(t.Context(), k.prefix(), k.data); err != nil || len(late.Children) != 2 {
+		t.Fatalf("%q, %v", late.Children, err)
+	}
+	release(t, b, r)
+	if l, _, err := k.s.listNow(t.Context(), k.dir()); err != nil || len(l.nodes) > 0 {
+		t.Errorf("left behind: %v, %v", l.nodes, err)
+	}
+}
+
 // The error for another kind of lock does not tell the holder's Owner, by which anybody could release its hold.
 func TestConflictTellsNoOwner(t *testing.T) {
 	t.Parallel()

@@ -200,9 +200,9 @@ func (t *ticket) find(ctx context.Context, dir string) (path string, m driver.Mo
 		case errors.Is(err, zk.ErrNoNode):
 		case err != nil:
 			return "", 0, err
-		case stat.EphemeralOwner == t.s.conn.Session():
+		case path == "" && stat.EphemeralOwner == t.s.conn.Session():
 			path, m = candidate, n.mode
-		default:
+		default: // of an older session, or of a create that arrived late, after another one
 			if _, err := t.s.delete(ctx, candidate); err != nil {
 				return "", 0, err
 			}
