@@ -137,6 +137,37 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 	}
 }
 
+// The id of a fence is at least the clock in microseconds, and greater than the id before it.
+func TestIDOfAFence(t *testing.T) {
+	c := raw(t, testserver.SharedRedis(t).Addr())
+	source, err := sources.ReadFile("scripts/fence_stream.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const clock = `
+		local redis = {call = function(command, _, _, _, id)
+			if command == 'TIME' then
+				return {ARGV[2], ARGV[3]}
+			end
+			return id == '*' and ARGV[1] or id
+		end}
+	`
+	for _, test := range []struct{ next, seconds, micros, want string }{
+		{"5000-0", "5", "123", "5000-123"},
+		{"5000-0", "5", "0", "5000-0"},
+		{"5000-0", "5", "1000", "5001-0"}, // the clock went on between the two commands
+		{"5000-0", "4", "999700", "5000-0"},
+		{"5000-7", "5", "123", "5000-7"},
+		{"5000-999", "5", "999", "5000-999"},
+		{"5000-1000", "5", "999", "5001-0"},
+	} {
+		got, err := c.Eval(t.Context(), clock+string(source)+"return fence('')", nil, test.next, test.seconds, test.micros).Text()
+		if err != nil || got != test.want {
+			t.Errorf("%+v: %s, %v", test, got, err)
+		}
+	}
+}
+
 func TestFencesStayBelow63Bits(t *testing.T) {
 	l := stringLayout(false)
 	year2255 := time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
