@@ -135,10 +135,9 @@ func await(t *testing.T, b *Backend, r driver.Request) (driver.Grant, error) {
 	}
 }
 
-// The create of an attempt without an answer may still be on its way, at a server that the session
-// has left. A listing certainly shows its node only behind a write, which a majority has agreed to.
-func TestResolveAsksTheMajority(t *testing.T) {
-	t.Parallel()
+// withoutAnswer returns a backend behind a proxy, and an attempt whose node was made and whose answer was lost.
+func withoutAnswer(t *testing.T) (*faultproxy.Proxy, *Backend, driver.Request) {
+	t.Helper()
 	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
 	b := open(t, "zk://"+p.Addr())
 	r := request("", driver.Exclusive)
@@ -149,6 +148,14 @@ func TestResolveAsksTheMajority(t *testing.T) {
 	if g, err := b.Acquire(t.Context(), r); err == nil {
 		t.Fatalf("granted without an answer: %+v", g)
 	}
+	return p, b, r
+}
+
+// The create of an attempt without an answer may still be on its way, at a server that the session
+// has left. A listing certainly shows its node only behind a write, which a majority has agreed to.
+func TestResolveAsksTheMajority(t *testing.T) {
+	t.Parallel()
+	p, b, r := withoutAnswer(t)
 	// A multi without parts, and the length of the listing's frame: no heartbeat has a request right behind it.
 	const multi, noParts = "\x00\x00\x00\x0e", "\xff\xff\xff\xff\x01\xff\xff\xff\xff"
 	listing := 4 + 4 + 4 + len(pathOf(r.Name)) + 1 // xid, opcode, the path with its length, no watch
@@ -162,16 +169,7 @@ func TestResolveAsksTheMajority(t *testing.T) {
 // Two creates of one Owner have both arrived: a release leaves none of their nodes.
 func TestResolveOfTwoNodes(t *testing.T) {
 	t.Parallel()
-	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
-	b := open(t, "zk://"+p.Addr())
-	r := request("", driver.Exclusive)
-	acquire(t, b, r)
-	release(t, b, r)
-	r.Owner = driver.NewOwner()
-	p.LoseReply(r.Owner)
-	if g, err := b.Acquire(t.Context(), r); err == nil {
-		t.Fatalf("granted without an answer: %+v", g)
-	}
+	_, b, r := withoutAnswer(t)
 	k := b.ticketOf(r.Hold)
 	if late, err := k.s.conn.CreateAndList(t.Context(), k.prefix(), k.data); err != nil || len(late.Children) != 2 {
 		t.Fatalf("%q, %v", late.Children, err)

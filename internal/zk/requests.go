@@ -159,8 +159,7 @@ func (c *Conn) CreateAndList(ctx context.Context, name string, data []byte) (Cre
 
 // SyncAndList lists a node's children after a Sync, in one round trip.
 func (c *Conn) SyncAndList(ctx context.Context, path string) ([]string, Stat, error) {
-	list, err := c.thenList(ctx, c.syncRPC(path), path, func(rpcAnswer) {})
-	return list.children, list.stat, err
+	return c.listBehind(ctx, c.syncRPC(path), path)
 }
 
 // CommitAndList is SyncAndList with a write that changes nothing in place of the Sync. A server that is cut off from the
@@ -168,7 +167,11 @@ func (c *Conn) SyncAndList(ctx context.Context, path string) ([]string, Stat, er
 func (c *Conn) CommitAndList(ctx context.Context, path string) ([]string, Stat, error) {
 	write := newEmptyWrite()
 	write.path, write.idempotent = path, true
-	list, err := c.thenList(ctx, write, path, func(rpcAnswer) {})
+	return c.listBehind(ctx, write, path)
+}
+
+func (c *Conn) listBehind(ctx context.Context, first *rpc, path string) ([]string, Stat, error) {
+	list, err := c.thenList(ctx, first, path, func(rpcAnswer) {})
 	return list.children, list.stat, err
 }
 
