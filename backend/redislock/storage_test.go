@@ -137,7 +137,7 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 	}
 }
 
-// The id of a fence is at least the clock in microseconds, and greater than the id before it.
+// The first fence of a millisecond has the clock's microseconds, and no id is smaller than what the counter gave.
 func TestIDOfAFence(t *testing.T) {
 	c := raw(t, testserver.SharedRedis(t).Addr())
 	source, err := sources.ReadFile("scripts/fence_stream.lua")
