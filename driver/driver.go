@@ -34,6 +34,10 @@
 //   - Answers are facts. A network error is never [ErrLost] and never a
 //     [HeldError]; whatever is not one of the errors declared here counts as
 //     unknown.
+//   - A refusal is no answer. What a coordinator refuses because of who asks, or because it is busy
+//     (a login, a right, a quota, a limit of connections), may be given back in a moment: it is an
+//     unknown outcome, marked with [ErrUnsent] if nothing was taken, whose text says why. Only an
+//     Opener, or the first call of a connection that never worked, answers [ErrInvalid] to it.
 //   - Every check of the Owner is atomic with the change that it guards.
 //   - Fences of a name strictly increase, also over expiry, restarts and lost
 //     counters, and stay below 1<<63.
@@ -67,16 +71,17 @@ type Backend interface {
 	// after this attempt, or as long as the session; if the lock is free, the first place stays for
 	// TurnLife. No request passes a place in the queue, not even one without Queue.
 	//
-	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. ErrUnsent means that
-	// the attempt was not sent: nothing was taken, and the core does not release Owner because of
-	// it. After any other error the outcome is unknown.
+	// ErrInvalid, ErrUnsupported and ErrClosed are final: the request can never be granted, and
+	// nothing was taken. ErrUnsent means that the attempt was not sent: nothing was taken, and the
+	// core does not release Owner because of it. After any other error the outcome is unknown, and
+	// the core tries again.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
 	// Renew makes each hold live for at least its TTL from now on, and answers each in a slice with
-	// the length of holds. It never shortens a life, except with Hold.Shorten: a renewal may arrive
-	// late, after one for longer. nil: the hold lives for at least TTL, counted from before the
-	// call. ErrLost: Owner does not hold, as a fact, and the hold is not revived. Any other error:
-	// unknown.
+	// the length of holds. It never shortens a life: a renewal may arrive late, after one for longer.
+	// nil: the hold lives for at least TTL, counted from before the call. ErrLost: Owner does not hold, as a fact, and the hold is not revived. Any other error:
+	// unknown, and the hold may live on. ErrInvalid and ErrUnsupported are about the TTL or the Floor
+	// that was asked for, and say nothing about the hold.
 	//
 	// The answer for one hold waits for another no longer than the coordinator makes it wait. When
 	// ctx ends, a hold without an answer is unknown, and the others keep theirs.
@@ -84,7 +89,9 @@ type Backend interface {
 
 	// Release ends Owner's hold, its place in the queue, or a lock that a closed Watch had taken
 	// for it. Only Name, Owner and Mode of h are needed. They may come from an Info, which is how a
-	// lock is unlocked by force: a successor can't be hit. ErrLost: Owner had nothing.
+	// lock is unlocked by force: a successor can't be hit. ErrLost: Owner had nothing. Any other
+	// error: unknown, and the core tries again. ErrInvalid and ErrUnsupported are no answers of a
+	// Release.
 	Release(ctx context.Context, h Hold) error
 
 	// Close ends every goroutine, connection and subscription of the backend. It does not release
@@ -148,9 +155,7 @@ type Hold struct {
 	// Caps.Floor.
 	Floor uint64
 
-	// Shorten makes Renew set the remaining life to exactly TTL, also if more is left.
-	// The core sets it only in the last Renew for an Owner, which lets the hold end
-	// by itself, and only where holds do not end with a session.
+	// Shorten is not used any more, and is going to be removed.
 	Shorten bool
 }
 

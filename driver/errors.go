@@ -20,7 +20,8 @@ var (
 	ErrLost = errors.New("distlock: lock lost")
 
 	// ErrInvalid: the request can never succeed: a name that is used for another
-	// kind of lock, another limit, a key with another type.
+	// kind of lock, another limit, a key with another type. What the coordinator refuses because of who
+	// asks is not: a login or a right may be given back.
 	ErrInvalid = errors.New("distlock: invalid request")
 
 	// ErrUnsupported: this backend can't do it.
@@ -93,7 +94,8 @@ func printable(s string) string {
 	return s
 }
 
-// Final reports whether nothing was taken and a retry would be useless.
+// Final reports whether an attempt can never be granted and has taken nothing. It says nothing about a Release or a
+// Renew: whatever these answer but nil and ErrLost is unknown.
 func Final(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrClosed)
 }

@@ -213,12 +213,6 @@ var holdMutants = []mutant{{
 		return nil
 	}),
 }, {
-	"renewal never shortens", "renew/shorten",
-	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
-		h.Shorten = false
-		return p.renewOne(h)
-	}),
-}, {
 	"renewal sets a life", "renew/late",
 	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
 		h.Shorten = true

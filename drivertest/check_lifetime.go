@@ -97,15 +97,6 @@ var renewChecks = []promise{{name: "renew/extends", every: true,
 		s.a.renew(s.brief(r).Hold, nil, "a renewal arrives late")
 		s.outlives(r, "a renewal for less than is left does not shorten a hold")
 	},
-}, {name: "renew/shorten", every: true, needs: need{ownTTL: true},
-	text: "A renewal with Shorten sets the remaining life to the TTL, also if more was left.",
-	run: func(s *scene) {
-		r := s.a.hold(s.request())
-		last := s.brief(r).Hold
-		last.Shorten = true
-		s.a.renew(last, nil, "the holder lets the lock end by itself")
-		s.b.eventually(s.rival(r), s.TTL, "Renew with Shorten sets the remaining life to the TTL, also to less")
-	},
 }, {name: "renew/never-revives", every: true,
 	text: "Renewing a hold that has ended is ErrLost and does not revive it.",
 	run: func(s *scene) {

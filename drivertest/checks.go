@@ -17,13 +17,28 @@ func Checks() []Check {
 	for _, subject := range [][]promise{
 		capsChecks, exclusionChecks, againChecks, ttlChecks, renewChecks, releaseChecks,
 		fenceChecks, sharedChecks, countedChecks, kindChecks, queueChecks, watchChecks,
-		revokeChecks, fixedChecks, nameChecks, inspectChecks, ctxChecks, closeChecks, detachedChecks, cutChecks,
+		revokeChecks, fixedChecks, nameChecks, inspectChecks, ctxChecks, closeChecks, detachedChecks, cutChecks, refusedChecks,
 	} {
 		for _, p := range subject {
 			all = append(all, Check{Name: p.name, Promise: p.text, Run: p.check})
 		}
 	}
 	return all
+}
+
+// RunRefused runs the checks that need Harness.Withdraw, at the same time. make makes a harness for each,
+// whose user no other check has.
+func RunRefused(t *testing.T, make func(t *testing.T) Harness) {
+	for _, p := range refusedChecks {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			h := make(t)
+			h.extra = 4 * time.Minute
+			if err := p.check(context.Background(), &h); err != nil {
+				t.Errorf("broken: %s\n%v", p.text, err)
+			}
+		})
+	}
 }
 
 // Run runs every check as a parallel subtest. Checks that wait for an expiry do so at

@@ -21,7 +21,7 @@ type mutant struct {
 }
 
 func mutants() []mutant {
-	return slices.Concat(holdMutants, fenceMutants, modeMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants, detachedMutants)
+	return slices.Concat(holdMutants, fenceMutants, modeMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants, detachedMutants, refusedMutants)
 }
 
 // TestEveryCheckCanFail shows that there is no check without a mutant of its own.
@@ -140,7 +140,7 @@ func TestNotClaimed(t *testing.T) {
 	for check, backend := range map[string]string{
 		"counted/limit": "mutex only", "queue/fifo": "no queue", "queue/permits": "queue of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
 		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
-		"inspect/list": "nothing optional", "renew/shorten": "session", "close/ends-session": "as memlock",
+		"inspect/list": "nothing optional", "close/ends-session": "as memlock",
 		"revoke/asks": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock", "detached/taken-over": "session",
 	} {
 		if err := try(t, sane[backend], checkNamed(t, check)); !errors.Is(err, ErrNotClaimed) {

@@ -83,6 +83,11 @@ type Harness struct {
 	// behind a broken network, until restore is called. nil: checks that need it answer ErrNotClaimed.
 	Cut func(b driver.Backend) (restore func())
 
+	// Withdraw takes the login or the rights of all connections that Open makes away at the store, and cuts
+	// those that are there, until restore is called. Nobody else may use the store as that user meanwhile:
+	// see RunRefused. nil: checks that need it answer ErrNotClaimed.
+	Withdraw func() (restore func())
+
 	// Refuses says which names the store can't have: the backend must answer them with
 	// ErrInvalid, and nothing else. nil: none.
 	Refuses func(name string) bool

@@ -3,6 +3,8 @@ package drivertest
 import (
 	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +28,7 @@ type lab struct {
 	makers  map[string]*patched       // the connections that acquired, by owner
 	notes   map[string]string
 	cuts    int
+	refusal bool              // the user may do nothing
 	picky   bool              // names with a } are refused
 	muted   map[string]bool   // names whose next signal is dropped
 	signals []chan<- struct{} // of all watches
@@ -48,10 +51,15 @@ func (l *lab) open(context.Context) (driver.Backend, error) {
 }
 
 func (l *lab) harness() *Harness {
-	return &Harness{Open: l.open, Refuses: l.refuses, Cut: func(b driver.Backend) func() {
+	return &Harness{Open: l.open, Refuses: l.refuses, Withdraw: l.withdraw, Cut: func(b driver.Backend) func() {
 		l.locked(func() { l.cuts++ })
 		return b.(*patched).cut()
 	}}
+}
+
+func (l *lab) withdraw() (restore func()) {
+	l.locked(func() { l.refusal = true })
+	return func() { l.locked(func() { l.refusal = false }) }
 }
 
 func (l *lab) refuses(name string) (refused bool) {
@@ -103,10 +111,11 @@ type patched struct {
 	all     func(context.Context, []driver.Request) ([]driver.Grant, error)
 	close   func() error
 
-	deaf    bool  // it does not signal after it was cut off
-	brittle bool  // it does not recover from being cut off
-	lands   bool  // attempts that have no answer are made
-	broken  error // its error for a broken network; nil: the context's error
+	deaf    bool                    // it does not signal after it was cut off
+	brittle bool                    // it does not recover from being cut off
+	lands   bool                    // attempts that have no answer are made
+	denied  func(call string) error // what it answers while the user may do nothing
+	broken  error                   // its error for a broken network; nil: the context's error
 
 	mu       sync.Mutex
 	isCut    bool
@@ -116,6 +125,7 @@ type patched struct {
 func (l *lab) connect() *patched {
 	mem := l.store.Connect()
 	p := &patched{lab: l, mem: mem, caps: mem.Caps(), restored: make(chan struct{})}
+	p.denied = func(string) error { return errors.New("access denied") }
 	p.acquire, p.release, p.inspect, p.list, p.close = mem.Acquire, mem.Release, mem.Inspect, mem.List, mem.Close
 	p.renew, p.watch, p.revoke = mem.Renew, p.watchThroughCuts, mem.Revoke
 	return p
@@ -207,7 +217,19 @@ func (p *patched) mute(name string) { p.lab.locked(func() { p.lab.muted[name] = 
 
 func (p *patched) Caps() driver.Caps { return p.caps }
 
+// access fails while the user may do nothing.
+func (p *patched) access(call string) (refused bool, err error) {
+	p.lab.locked(func() { refused = p.lab.refusal })
+	if refused {
+		err = p.denied(call)
+	}
+	return refused, err
+}
+
 func (p *patched) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if refused, err := p.access("Acquire"); refused {
+		return driver.Grant{}, err
+	}
 	if err := p.network(ctx); err != nil {
 		if p.lands {
 			p.acquire(context.Background(), r)
@@ -218,12 +240,18 @@ func (p *patched) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 }
 
 func (p *patched) Renew(ctx context.Context, holds []driver.Hold) []error {
+	if refused, err := p.access("Renew"); refused {
+		return slices.Repeat([]error{err}, len(holds))
+	}
 	// After a failure ctx has ended. To a replaced Renew that looks like a failed network.
 	p.network(ctx)
 	return p.renew(ctx, holds)
 }
 
 func (p *patched) Release(ctx context.Context, h driver.Hold) error {
+	if refused, err := p.access("Release"); refused {
+		return err
+	}
 	if err := p.network(ctx); err != nil {
 		return err
 	}
@@ -231,6 +259,9 @@ func (p *patched) Release(ctx context.Context, h driver.Hold) error {
 }
 
 func (p *patched) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if refused, err := p.access("Watch"); refused {
+		return driver.Watch{}, err
+	}
 	if err := p.network(ctx); err != nil {
 		return driver.Watch{}, err
 	}

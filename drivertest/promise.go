@@ -142,7 +142,7 @@ type need struct {
 	detached                                  bool
 	session, ownTTL                           bool // ownTTL: each hold ends by its own TTL, not with a session
 	fixed                                     bool // fixed holds of a session end by their TTL
-	cut, refuses                              bool // Harness.Cut and Harness.Refuses are set
+	cut, withdraw, refuses                    bool // Harness.Cut, Harness.Withdraw and Harness.Refuses are set
 }
 
 func (n need) met(c driver.Caps, h *Harness) bool {
@@ -150,7 +150,7 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
 		(!n.queue || n.queueingIn(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
 		(c.Fixed || !n.fixed) && (c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) &&
-		(h.Cut != nil || !n.cut) && (h.Refuses != nil || !n.refuses)
+		(h.Cut != nil || !n.cut) && (h.Withdraw != nil || !n.withdraw) && (h.Refuses != nil || !n.refuses)
 }
 
 // queueingIn: all the modes that a promise about the queue is about have one.
@@ -172,4 +172,5 @@ var (
 	detached   = need{detached: true}
 	cut        = need{cut: true}
 	cutShort   = need{cut: true, ownTTL: true}
+	refusing   = need{withdraw: true}
 )
