@@ -1,7 +1,6 @@
 package netaddr
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -20,33 +18,42 @@ import (
 // Certificates is how connections use TLS. Its files are read again for each connection, since certificates are
 // renewed more often than programs start. It is safe for concurrent use. A nil Certificates stands for no TLS.
 type Certificates struct {
-	files files
-	base  *tls.Config // without what the files say
-
-	mu      sync.Mutex
-	read    *contents   // nil: none yet
-	config  *tls.Config // of the contents that were read last, and could be used
-	ends    time.Time   // the end of our own certificate; zero: there is none
-	problem error       // why the files can't be used as they are now
+	files *Files[made]
+	own   string // the file with our own certificate; empty: there is none
 }
 
-// files are the paths of files in PEM form; empty ones are not used.
-type files struct{ ca, cert, key string }
-
-// contents are the bytes of files.
-type contents struct{ ca, cert, key []byte }
+// made is what was made of the files.
+type made struct {
+	config *tls.Config
+	ends   time.Time // the end of our own certificate; zero: there is none
+}
 
 // ReadCertificates reads how servers are to be trusted: by what the system trusts, or by the
 // authorities in the file ca; and which certificate of the user's own, in the files cert
 // and key, is shown to them. servername is the name that their certificates must have, in place of the host.
 // The result is never nil.
 func ReadCertificates(p *driver.Params) (*Certificates, error) {
-	c := &Certificates{
-		base:  &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.String("servername", "")},
-		files: files{p.String("ca", ""), p.String("cert", ""), p.String("key", "")},
+	server, ca, cert, key := p.String("servername", ""), p.String("ca", ""), p.String("cert", ""), p.String("key", "")
+	files, err := OpenFiles([]File{{"parameter ca", ca}, {"parameter cert", cert}, {"parameter key", key}}, func(pem [][]byte) (m made, err error) {
+		m.config = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: server}
+		var errs [2]error
+		if ca != "" {
+			m.config.RootCAs, errs[0] = Authorities("parameter ca="+ca, pem[0])
+		}
+		if cert != "" || key != "" {
+			var own tls.Certificate
+			own, errs[1] = KeyPair(fmt.Sprintf("parameters cert=%s and key=%s", cert, key), pem[1], pem[2])
+			m.config.Certificates = []tls.Certificate{own}
+			if own.Leaf != nil {
+				m.ends = own.Leaf.NotAfter
+			}
+		}
+		return m, errors.Join(errs[:]...)
+	})
+	if err != nil {
+		return StaticCertificates(&tls.Config{}), fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
-	c.config = c.base
-	return c, c.update()
+	return &Certificates{files, cert}, nil
 }
 
 // StaticCertificates returns Certificates that always use a user's config; nil for nil.
@@ -54,7 +61,8 @@ func StaticCertificates(config *tls.Config) *Certificates {
 	if config == nil {
 		return nil
 	}
-	return &Certificates{base: config, config: config}
+	files, _ := OpenFiles(nil, func([][]byte) (made, error) { return made{config: config}, nil })
+	return &Certificates{files: files}
 }
 
 // Config returns the config of the next connection, which the caller may change; nil without TLS. Files that can't be
@@ -63,25 +71,8 @@ func (c *Certificates) Config() *tls.Config {
 	if c == nil {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.problem = c.update()
-	return c.config.Clone()
-}
-
-// update reads the files. mu is held, or nobody else has c.
-func (c *Certificates) update() error {
-	now, err := c.files.read()
-	if err != nil || c.read != nil && now.equal(*c.read) {
-		return err
-	}
-	config := c.base.Clone()
-	ends, err := c.files.use(now, config)
-	if err != nil {
-		return err
-	}
-	c.read, c.config, c.ends = &now, config, ends
-	return nil
+	m, _ := c.files.Now()
+	return m.config.Clone()
 }
 
 // Hint returns what may help after a connection failed, to be put behind the error. It is empty if the error says it.
@@ -89,65 +80,34 @@ func (c *Certificates) Hint(err error) string {
 	if c == nil {
 		return ""
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.problem != nil:
-		return fmt.Sprintf("; its files could not be read again: %v", c.problem)
-	case !c.ends.IsZero() && time.Now().After(c.ends):
-		return fmt.Sprintf("; the certificate in %s ended at %s", c.files.cert, c.ends.Format(time.RFC3339))
+	switch m, problem := c.files.Last(); {
+	case problem != nil:
+		return fmt.Sprintf("; the files of its certificates can't be used: %v", problem)
+	case !m.ends.IsZero() && time.Now().After(m.ends):
+		return fmt.Sprintf("; the certificate in %s ended at %s", c.own, m.ends.Format(time.RFC3339))
 	}
 	return Hint(err)
 }
 
-func (f files) read() (now contents, err error) {
-	var errs []error
-	load := func(path, want string) []byte {
-		if path == "" {
-			return nil
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%w: parameter %s: %w", driver.ErrInvalid, want, err))
-		}
-		return b
+// Authorities returns the certificates in a file's text, which what names in errors.
+func Authorities(what string, pem []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s: want a file of certificates in PEM form", what)
 	}
-	now = contents{
-		load(f.ca, "ca: want a file of certificates in PEM form"),
-		load(f.cert, "cert: want a file with a certificate in PEM form"),
-		load(f.key, "key: want a file with the certificate's key in PEM form"),
-	}
-	if (f.cert == "") != (f.key == "") {
-		errs = append(errs, fmt.Errorf("%w: want both of the parameters cert and key, or none", driver.ErrInvalid))
-	}
-	return now, errors.Join(errs...)
+	return pool, nil
 }
 
-// use puts what the files say into config, and returns when our own certificate ends.
-func (f files) use(now contents, config *tls.Config) (ends time.Time, err error) {
-	var errs []error
-	if f.ca != "" {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(now.ca) {
-			errs = append(errs, fmt.Errorf("%w: parameter ca=%s: want a file of certificates in PEM form", driver.ErrInvalid, f.ca))
-		}
+// KeyPair returns a certificate and its key from the texts of two files, which what names in errors. Leaf is set.
+func KeyPair(what string, cert, key []byte) (tls.Certificate, error) {
+	own, err := tls.X509KeyPair(cert, key)
+	if err == nil {
+		own.Leaf, err = x509.ParseCertificate(own.Certificate[0])
 	}
-	if f.cert != "" {
-		own, err := tls.X509KeyPair(now.cert, now.key)
-		if err == nil {
-			own.Leaf, err = x509.ParseCertificate(own.Certificate[0])
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%w: parameters cert=%s and key=%s: want files with a certificate and its key, in PEM form: %w", driver.ErrInvalid, f.cert, f.key, err))
-		} else {
-			config.Certificates, ends = []tls.Certificate{own}, own.Leaf.NotAfter
-		}
+	if err != nil {
+		return own, fmt.Errorf("%s: want files with a certificate and its key, in PEM form: %w", what, err)
 	}
-	return ends, errors.Join(errs...)
-}
-
-func (c contents) equal(d contents) bool {
-	return bytes.Equal(c.ca, d.ca) && bytes.Equal(c.cert, d.cert) && bytes.Equal(c.key, d.key)
+	return own, nil
 }
 
 // Hint returns what may help after a connection with TLS failed, to be put behind the error. It is empty if the

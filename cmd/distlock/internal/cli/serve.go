@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -13,13 +12,17 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/server"
 )
@@ -39,7 +42,8 @@ of the lock names for which they hold:
   oncall   sha256:77ab…     see,ask,break  *
   billing  cert:billing     lock           billing/
 
-"distlock token" makes a token and its line. The file is read again when it changes.
+"distlock token" makes a token and its line. This file and those of TLS are read again when they
+have changed; SIGHUP does no harm.
 
 With SIGTERM or SIGINT the server drains: /readyz answers 503, new acquires and all that wait
 are sent to the next server, and holds can be renewed and released until --drain is over.
@@ -103,7 +107,7 @@ func (o *serveOptions) logger(a *app) *slog.Logger {
 func (a *app) serve(o *serveOptions) error {
 	ctx, stop := interruptible()
 	defer stop()
-	config, err := o.tls()
+	files, err := o.tls()
 	if err != nil {
 		return err
 	}
@@ -138,14 +142,39 @@ func (a *app) serve(o *serveOptions) error {
 	if err != nil {
 		return exit(exitUsage, "serve: %w", err)
 	}
+	var config *tls.Config
+	if files != nil {
+		config = eachConnection(files, func(err error) { complain("the files of TLS were not read again", err) })
+	}
 	listeners, err := listenAll(o.listen, config)
 	if err != nil {
 		return err
 	}
+	defer uponHangup(func() {
+		if config != nil {
+			_, _ = config.GetConfigForClient(nil)
+		}
+	})()
 	for _, l := range listeners {
 		a.printf("%s serves %s\n", l.Addr(), b.Caps().Name)
 	}
 	return serveUntil(ctx, stop, s, listeners, o.drain, func(err error) { complain("the HTTP server", err) })
+}
+
+// uponHangup calls f for each SIGHUP, until end is called. All that serve reads is read again without it: a service
+// manager that sends it at a reload must not end the server.
+func uponHangup(f func()) (end func()) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGHUP)
+	go func() {
+		for range ch {
+			f()
+		}
+	}()
+	return func() {
+		signal.Stop(ch)
+		close(ch)
+	}
 }
 
 // endTime is how long the last requests may take when the server ends.
@@ -216,7 +245,7 @@ func (a *app) tokenCommand() *cobra.Command {
 
 // tls returns the configuration of TLS, or nil if there is none. It refuses addresses that others can
 // reach without it.
-func (o *serveOptions) tls() (*tls.Config, error) {
+func (o *serveOptions) tls() (*netaddr.Files[*tls.Config], error) {
 	if (o.cert == "") != (o.key == "") {
 		return nil, usage("serve: want both --tls-cert and --tls-key")
 	}
@@ -247,7 +276,7 @@ func (o *serveOptions) tls() (*tls.Config, error) {
 	if o.cert == "" {
 		return nil, nil
 	}
-	return tlsConfig(o.cert, o.key, o.clientCA, o.tokens != "")
+	return serverTLS(o.cert, o.key, o.clientCA, o.tokens != "")
 }
 
 // isLocal reports whether only this host can reach an address.
@@ -278,30 +307,42 @@ func (o *serveOptions) hostNames() []string {
 	return append(names, o.hosts...)
 }
 
-// tlsConfig reads the files of TLS. Clients without a certificate are refused where there is a client CA and no
-// file of tokens.
-func tlsConfig(certFile, keyFile, clientCA string, tokens bool) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
+// serverTLS reads the files of TLS, which are read again for each connection; see eachConnection. Clients
+// without a certificate are refused where there is a client CA and no file of tokens.
+func serverTLS(cert, key, clientCA string, tokens bool) (*netaddr.Files[*tls.Config], error) {
+	files, err := netaddr.OpenFiles([]netaddr.File{{Name: "--tls-cert", Path: cert}, {Name: "--tls-key", Path: key}, {Name: "--client-ca", Path: clientCA}}, func(pem [][]byte) (*tls.Config, error) {
+		own, err := netaddr.KeyPair("--tls-cert, --tls-key", pem[0], pem[1])
+		if err != nil {
+			return nil, err
+		}
+		config := &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+		if clientCA == "" {
+			return config, nil
+		}
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+		if tokens {
+			config.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+		config.ClientCAs, err = netaddr.Authorities("--client-ca "+clientCA, pem[2])
+		return config, err
+	})
 	if err != nil {
-		return nil, usage("serve: --tls-cert, --tls-key: %w", err)
+		return nil, usage("serve: %w", err)
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
-	if clientCA == "" {
+	return files, nil
+}
+
+// eachConnection returns a config that asks for another one for each connection.
+func eachConnection(files *netaddr.Files[*tls.Config], complain func(error)) *tls.Config {
+	var told atomic.Value // the text of the last problem
+	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		config, err := files.Now()
+		text := fmt.Sprint(err)
+		if told.Swap(text) != text && err != nil {
+			complain(err)
+		}
 		return config, nil
-	}
-	text, err := os.ReadFile(clientCA)
-	if err != nil {
-		return nil, usage("serve: --client-ca: %w", err)
-	}
-	config.ClientCAs = x509.NewCertPool()
-	if !config.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, usage("serve: --client-ca: no certificate in %s", clientCA)
-	}
-	config.ClientAuth = tls.RequireAndVerifyClientCert
-	if tokens {
-		config.ClientAuth = tls.VerifyClientCertIfGiven
-	}
-	return config, nil
+	}}
 }
 
 // listenAll opens all addresses, or none.

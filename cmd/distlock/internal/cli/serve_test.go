@@ -194,6 +194,43 @@ func TestServeWithTLS(t *testing.T) {
 	}
 }
 
+// A certificate that is replaced is shown to the next client, with SIGHUP or without; one that can't be used is not.
+func TestServeReadsCertificatesAgain(t *testing.T) {
+	t.Parallel()
+	own, clientCA := authority(t)
+	cert, key, first := certificate(t, "first")
+	p := start(t, lockFile(t), "serve", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--client-ca", clientCA, "--drain", "0s")
+	p.out.await(t, " serves ")
+	address, _, _ := strings.Cut(p.out.String(), " ")
+	shows := func(want string) {
+		t.Helper()
+		c, err := tls.Dial("tcp", address, &tls.Config{RootCAs: own.Roots(), Certificates: []tls.Certificate{first}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if got := c.ConnectionState().PeerCertificates[0].Subject.CommonName; got != want {
+			t.Errorf("the server shows %q; want %q", got, want)
+		}
+	}
+	replace := func(path, by string) {
+		t.Helper()
+		if err := os.Rename(by, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shows("first")
+	nextCert, nextKey, _ := certificate(t, "second")
+	replace(cert, nextCert)
+	p.send(syscall.SIGHUP)
+	p.errors.await(t, "the files of TLS were not read again")
+	shows("first")
+	replace(key, nextKey)
+	shows("second")
+	p.send(syscall.SIGTERM)
+	p.must(0)
+}
+
 // A server that strangers could reach does not start unless it knows who calls.
 func TestServeRefuses(t *testing.T) {
 	t.Parallel()
@@ -214,7 +251,7 @@ func TestServeRefuses(t *testing.T) {
 		{"--listen unix:@x: want the path of a socket", []string{"--listen", "unix:@x"}},
 		{"want both --tls-cert and --tls-key", []string{"--tls-cert", cert}},
 		{"--client-ca needs --tls-cert and --tls-key", []string{"--client-ca", cert}},
-		{"no certificate in ", []string{"--tls-cert", cert, "--tls-key", key, "--client-ca", empty}},
+		{": want a file of certificates in PEM form", []string{"--tls-cert", cert, "--tls-key", key, "--client-ca", empty}},
 		{"no such file", []string{"--tls-cert", "nowhere", "--tls-key", key}},
 		{"line 1: the second field", []string{"--tokens", empty}},
 		{"want flags only", []string{"redis://x"}},
