@@ -38,6 +38,33 @@ func documents(t *testing.T) map[string]string {
 	return texts
 }
 
+// A short job runs on each host that copies a line which skips it without a minimum hold.
+func TestSkippedJobsHaveAMinimumHold(t *testing.T) {
+	texts := documents(t)
+	for _, name := range []string{"root.go", "run.go"} {
+		path := filepath.Join("cmd/distlock/internal/cli", name)
+		text, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[path] = string(text)
+	}
+	lines := 0
+	for name, text := range texts {
+		for _, line := range strings.Split(text, "\n") {
+			if !strings.Contains(line, "distlock run ") || !strings.Contains(line, "--skip-ok") {
+				continue
+			}
+			if lines++; !strings.Contains(line, "--min-hold") {
+				t.Errorf("%s: %s", name, line)
+			}
+		}
+	}
+	if lines < 5 {
+		t.Errorf("%d lines only", lines)
+	}
+}
+
 // A block of code is quoted from a file that compiles and runs, named in a comment before it.
 func TestSnippetsAreQuoted(t *testing.T) {
 	block := regexp.MustCompile("(?s)(?:<!-- from (\\S+) -->\n)?```(?:go|python|js|java)\n(.*?)```")

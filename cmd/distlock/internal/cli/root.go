@@ -84,7 +84,7 @@ func (a *app) rootCommand() *cobra.Command {
 		Short: "Locks across processes and machines",
 		Long:  rootHelp,
 		Example: `  distlock run backup -- ./backup.sh
-  distlock run --no-wait --skip-ok nightly -- make report
+  distlock run --no-wait --skip-ok --min-hold 1m nightly -- make report
   distlock elect scheduler -- ./scheduler
   distlock --url redis://localhost:6379 ls
   distlock verify redis://localhost:6379`,

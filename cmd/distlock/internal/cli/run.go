@@ -161,11 +161,17 @@ locks together, in an order that is the same everywhere.
 
 The command runs in its own process group. Run forwards signals to it and returns its
 exit code. If the lock can't be renewed, run stops the command before another client can
-get the lock. If distlock itself is killed, so is the command (on Linux), but not the
-command's own children. The lock does not protect processes that the command leaves
+get the lock. A distlock that is stopped (SIGSTOP) or frozen can't do that: once its TTL is
+over the command works on beside the next holder, and only DISTLOCK_FENCE protects the data.
+If distlock itself is killed, so is the command (on Linux), but not the command's own
+children. The lock does not protect processes that the command leaves
 running in the background. After a signal or a request for the lock, though, run waits
 for all processes of the group; another signal ends that wait. A process that leaves the
 group is neither signalled nor waited for: in scripts, call timeout with --foreground.
+
+In the crontabs of several hosts, --no-wait --skip-ok runs a job on one of them only if
+--min-hold keeps the lock for longer than their clocks differ: a job that ends sooner would
+run on each.
 
 At a terminal, a Ctrl-C that ends the command ends the script that called run, too. A
 command whose standard input is no terminal gets the terminal when it reads from it.
