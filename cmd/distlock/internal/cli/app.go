@@ -107,7 +107,6 @@ type exitError struct {
 	code        int
 	err         error
 	interrupted bool // by SIGINT
-	toAll       bool // the process group of this program has not received it
 }
 
 func (e *exitError) Error() string {
@@ -326,12 +325,12 @@ func number(n *int, least, most int) flag[int] {
 }
 
 // choice is a flag for one of a few words.
-func choice(s *string, words ...string) flag[string] {
-	return flag[string]{s, strings.Join(words, "|"), func(s string) (string, error) {
+func choice[T ~string](s *T, words ...string) flag[T] {
+	return flag[T]{s, strings.Join(words, "|"), func(s string) (T, error) {
 		if !slices.Contains(words, s) {
 			return "", fmt.Errorf("want %s", oneOf(words))
 		}
-		return s, nil
+		return T(s), nil
 	}}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/cmd/distlock/internal/job"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -77,11 +78,11 @@ const (
 )
 
 // outcomeOf returns end, or over if the command is not to run again.
-func (o *runOptions) outcomeOf(j *job, code int, end outcome) outcome {
-	if end == lost && o.onLoss == lossIgnore {
+func (o *runOptions) outcomeOf(r job.Result, end outcome) outcome {
+	if end == lost && o.onLoss == job.Ignore {
 		end = exited // much later
 	}
-	if o.verb != "elect" || j.toEnd || fromTerminal(code) || end == exited && !o.again {
+	if o.verb != "elect" || r.Told || fromTerminal(r.Code) || end == exited && !o.again {
 		return over
 	}
 	return end

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/cmd/distlock/internal/job"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/wait"
@@ -202,28 +203,27 @@ func TestNextCampaign(t *testing.T) {
 	for _, test := range []struct {
 		what  string
 		o     runOptions
-		j     job
-		code  int
+		r     job.Result
 		end   outcome
 		want  outcome
 		pause time.Duration
 		says  string
 	}{
-		{"run", runOptions{verb: "run"}, job{}, 0, lost, over, 0, ""},
-		{"an end", runOptions{}, job{}, 3, exited, over, 0, ""},
-		{"an end with --again", runOptions{again: true}, job{}, 3, exited, exited, driver.TurnLife, "sh ended with exit code 3; campaigning again"},
-		{"Ctrl-C with --again", runOptions{again: true}, job{}, 130, exited, over, 0, ""},
-		{"SIGTERM with --again", runOptions{again: true}, job{toEnd: true}, 0, exited, over, 0, ""},
-		{"a request", runOptions{}, job{}, 143, gaveWay, gaveWay, driver.TurnLife, ""},
-		{"a request after SIGTERM", runOptions{}, job{toEnd: true}, 143, gaveWay, over, 0, ""},
-		{"a loss", runOptions{}, job{}, 137, lost, lost, 0, "exit code 137"},
-		{"a loss after SIGTERM", runOptions{}, job{toEnd: true}, 137, lost, over, 0, ""},
-		{"the end after an ignored loss", runOptions{onLoss: lossIgnore}, job{}, 0, lost, over, 0, ""},
+		{"run", runOptions{verb: "run"}, job.Result{}, lost, over, 0, ""},
+		{"an end", runOptions{}, job.Result{Code: 3}, exited, over, 0, ""},
+		{"an end with --again", runOptions{again: true}, job.Result{Code: 3}, exited, exited, driver.TurnLife, "sh ended with exit code 3; campaigning again"},
+		{"Ctrl-C with --again", runOptions{again: true}, job.Result{Code: 130}, exited, over, 0, ""},
+		{"SIGTERM with --again", runOptions{again: true}, job.Result{Told: true}, exited, over, 0, ""},
+		{"a request", runOptions{}, job.Result{Code: 143}, gaveWay, gaveWay, driver.TurnLife, ""},
+		{"a request after SIGTERM", runOptions{}, job.Result{Told: true, Code: 143}, gaveWay, over, 0, ""},
+		{"a loss", runOptions{}, job.Result{Code: 137}, lost, lost, 0, "exit code 137"},
+		{"a loss after SIGTERM", runOptions{}, job.Result{Told: true, Code: 137}, lost, over, 0, ""},
+		{"the end after an ignored loss", runOptions{onLoss: job.Ignore}, job.Result{}, lost, over, 0, ""},
 	} {
 		var says strings.Builder
 		o := &test.o
 		o.verb, o.command = cmp.Or(o.verb, "elect"), []string{"sh"}
-		end := o.outcomeOf(&test.j, test.code, test.end)
+		end := o.outcomeOf(test.r, test.end)
 		if end != test.want {
 			t.Errorf("%s: outcome %d, want %d", test.what, end, test.want)
 		}
@@ -232,7 +232,7 @@ func TestNextCampaign(t *testing.T) {
 		}
 		acq := &acquirer{o: o, asked: wait.NewSignal()}
 		acq.asked.Notify()
-		pause := (&app{err: &says}).nextCampaign(acq, end, exit(test.code, "exit code %d", test.code))
+		pause := (&app{err: &says}).nextCampaign(acq, end, exit(test.r.Code, "exit code %d", test.r.Code))
 		if pause != test.pause || !strings.Contains(says.String(), test.says) {
 			t.Errorf("%s: a pause of %v, %q; want %v, %q", test.what, pause, says.String(), test.pause, test.says)
 		}

@@ -5,7 +5,7 @@
 //	text.go       tables, and lines of a terminal that are updated
 //	signals.go    the signals that end a wait or a command
 //	open.go       from a URL, a config file or neither to a client; the names of locks for completion
-//	run.go        holds locks while a command runs; acquire.go and job*.go belong to it
+//	run.go        holds locks while a command runs; acquire.go and package job belong to it
 //	elect.go      runs a command while it is the elected leader; shows the leader
 //	lock.go       lock, renew and release: holds that outlive the command
 //	ls.go         ls
@@ -35,6 +35,8 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
+
+	"github.com/distlock/distlock/cmd/distlock/internal/job"
 )
 
 // Main runs the program with the arguments of the process, and returns its exit code.
@@ -62,7 +64,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		a.warn(err)
 	}
 	if e, ok := errors.AsType[*exitError](err); ok && e.interrupted {
-		dieOfInterrupt(e.toAll)
+		job.DieOfInterrupt()
 	}
 	return codeOf(err)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/cmd/distlock/internal/job"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -118,17 +119,20 @@ func (a *app) verbosef(o *runOptions, format string, args ...any) {
 // runHolding runs the command under the lease and releases the lease.
 func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signals) (outcome, error) {
 	o, granted := t.o, time.Now()
-	j := &job{
-		path: o.path, argv: o.command, env: jobEnv(os.Environ(), o.names, lease.Leases()),
-		onLoss: o.onLoss, warning: o.warning(), lease: lease, asked: t.asked, signals: signals, warnf: t.warnf, flush: t.flush,
+	j := &job.Command{
+		Path: o.path, Args: o.command, Env: jobEnv(os.Environ(), o.names, lease.Leases()), Lock: locks{lease},
+		OnLoss: o.onLoss, Notice: o.notice(), Asked: t.asked, Signals: signals.ch, Catch: signals.listen, Warnf: t.warnf,
 	}
 	for _, l := range lease.Leases() {
 		a.verbosef(o, "acquired %s at %s after %v, fence %d", quoted(l.Name()), t.client.Caps().Name, granted.Sub(t.began).Round(time.Millisecond), l.Fence())
 	}
 	if lease.Err() != nil { // the message may have waited for a terminal that takes no output
-		return o.outcomeOf(j, 0, lost), exit(exitLost, "the lock was lost before %s was started", o.command[0])
+		return o.outcomeOf(job.Result{}, lost), exit(exitLost, "the lock was lost before %s was started", o.command[0])
 	}
-	code, err := j.run()
+	r, err := j.Run()
+	if err != nil {
+		err = cantRun(o.command[0], err)
+	}
 	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })
 	t.flush()
 	if unlocked == nil && signals.aborted == nil {
@@ -137,8 +141,8 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 	switch {
 	case err != nil:
 		return over, err
-	case j.losing || errors.Is(unlocked, distlock.ErrLost):
-		return o.outcomeOf(j, code, lost), exit(exitLost, "the lock was lost while %s ran", o.command[0])
+	case r.Lost || errors.Is(unlocked, distlock.ErrLost):
+		return o.outcomeOf(r, lost), exit(exitLost, "the lock was lost while %s ran", o.command[0])
 	case unlocked != nil:
 		a.warn(unlocked)
 	}
@@ -147,34 +151,49 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 		signals.sleep(time.Until(granted.Add(o.minHold)))
 	}
 	end := exited
-	if j.gaveWay {
+	if r.GaveWay {
 		end = gaveWay
 	}
-	if code != 0 {
-		err = &exitError{code: code, interrupted: j.interrupted, toAll: j.inFront}
+	if r.Code != 0 {
+		err = &exitError{code: r.Code, interrupted: r.Interrupted}
 	}
-	return o.outcomeOf(j, code, end), err
+	return o.outcomeOf(r, end), err
+}
+
+// locks are the locks of a lease, as package job sees them.
+type locks struct{ *distlock.MultiLease }
+
+// Deadline returns the earliest deadline of the leases.
+func (l locks) Deadline() time.Time { return firstDeadline(l.Leases()) }
+
+// Lost returns why the first of them was lost.
+func (l locks) Lost() string {
+	if err := l.Err(); err != nil {
+		return reason(err)
+	}
+	return ""
 }
 
 const runHelp = `Run acquires the lock, runs the command, and releases the lock. It acquires several
 locks together, in an order that is the same everywhere.
 
-The command runs in its own process group. Run forwards signals to it and returns its
-exit code. If the lock can't be renewed, run stops the command before another client can
-get the lock. A distlock that is stopped (SIGSTOP) or frozen can't do that: once its TTL is
+Run forwards signals to the command and returns its exit code. At a terminal the command is
+in the process group of run, so that its keys (Ctrl-C, Ctrl-Z) reach both; elsewhere it has
+a group of its own, which gets each signal. If the lock can't be renewed, run stops the
+command before another client can get the lock: by SIGTERM, and when the lock is lost it
+kills the command and all that it has started (beyond Linux: its group). A distlock that is stopped (SIGSTOP) or frozen can't do that: once its TTL is
 over the command works on beside the next holder, and only DISTLOCK_FENCE protects the data.
 If distlock itself is killed, so is the command (on Linux), but not the command's own
 children. The lock does not protect processes that the command leaves
 running in the background. After a signal or a request for the lock, though, run waits
-for all processes of the group; another signal ends that wait. A process that leaves the
-group is neither signalled nor waited for: in scripts, call timeout with --foreground.
+for all processes of the group; another signal ends that wait.
 
 In the crontabs of several hosts, --no-wait --skip-ok runs a job on one of them only if
 --min-hold keeps the lock for longer than their clocks differ: a job that ends sooner would
 run on each.
 
 At a terminal, a Ctrl-C that ends the command ends the script that called run, too. A
-command whose standard input is no terminal gets the terminal when it reads from it.
+job that Ctrl-Z stops is not renewed: it is killed if it is continued after its TTL.
 
 If another user asks for the lock (distlock unlock --ask), the command gets SIGTERM. Run
 holds the lock until the command has ended, however long that takes; see --on-ask. While
@@ -197,13 +216,6 @@ Exit codes:
   76   the lock was lost while the command ran
   126  the command can't be run
   127  the command was not found`
-
-// The policies of --on-loss.
-const (
-	lossTerm   = "term"
-	lossKill   = "kill"
-	lossIgnore = "ignore"
-)
 
 // The policies of --on-ask.
 const (
@@ -235,14 +247,15 @@ type runOptions struct {
 	skipOK, quiet, verbose    bool
 	permits, busyCode         int
 	meta                      map[string]string
-	onLoss, onAsk             string
+	onLoss                    job.Policy
+	onAsk                     string
 
 	waitSet, graceSet bool
 	margin            time.Duration
 }
 
 func newRunOptions() *runOptions {
-	return &runOptions{meta: map[string]string{}, busyCode: exitBusy, onLoss: lossTerm, onAsk: askTerm}
+	return &runOptions{meta: map[string]string{}, busyCode: exitBusy, onLoss: job.Term, onAsk: askTerm}
 }
 
 // addWaitFlags adds the flags that run and lock have.
@@ -263,7 +276,7 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	f.Var(pairs(o.meta), "meta", "metadata for ls and show (may be repeated)")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not report waiting")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "report where the locks are stored, when they were acquired and when they were released")
-	f.Var(choice(&o.onLoss, lossTerm, lossKill, lossIgnore), "on-loss", "signal to the command if the lock can't be renewed: SIGTERM and then SIGKILL, SIGKILL, or none")
+	f.Var(choice(&o.onLoss, string(job.Term), string(job.Kill), string(job.Ignore)), "on-loss", "signal to the command if the lock can't be renewed: SIGTERM and then SIGKILL, SIGKILL, or none")
 	f.Var(choice(&o.onAsk, askTerm, askIgnore), "on-ask", "signal to the command if another user asks for the lock: SIGTERM, or none")
 	f.Var(duration(&o.grace, false), "grace", "how long before the lock expires the command gets SIGTERM (default: a quarter of the TTL, at most 5s)")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
@@ -302,7 +315,7 @@ func (o *runOptions) check() error {
 		return usage("%s: --shared and --permits exclude each other; want one of them", o.verb)
 	case o.permits > 0 && len(o.names) > 1:
 		return usage("run: --permits is for one lock; got %d names", len(o.names))
-	case o.graceSet && o.onLoss != lossTerm:
+	case o.graceSet && o.onLoss != job.Term:
 		return usage("%s: --grace goes with --on-loss term, not with --on-loss %s", o.verb, o.onLoss)
 	case len(slices.Compact(slices.Clone(sorted))) < len(sorted):
 		return usage("run: a lock is named twice; want each name once")
@@ -343,12 +356,12 @@ func (o *runOptions) applyDefaults(caps driver.Caps) error {
 	return nil
 }
 
-// warning returns how long before the deadline the command is stopped; 0: never.
-func (o *runOptions) warning() time.Duration {
+// notice returns how long before the deadline the command is stopped; 0: never.
+func (o *runOptions) notice() time.Duration {
 	switch o.onLoss {
-	case lossTerm:
+	case job.Term:
 		return o.grace
-	case lossKill:
+	case job.Kill:
 		return min(o.ttl/50, 50*time.Millisecond)
 	}
 	return 0

@@ -41,9 +41,6 @@ func (s *signals) listen(more ...os.Signal) {
 	}
 }
 
-// stopUpon stops this process if a signal of the terminal asks for that. Not every system has such signals.
-var stopUpon = func(os.Signal) {}
-
 // interrupt returns a context that ends with the next signal that ends programs. After end, signals are kept for the
 // command.
 func (s *signals) interrupt(parent context.Context) (ctx context.Context, end func()) {
@@ -57,7 +54,6 @@ func (s *signals) interrupt(parent context.Context) (ctx context.Context, end fu
 				if slices.Contains(ending, sig) { // others are for a command
 					cancel(caught{sig})
 				}
-				stopUpon(sig)
 			case <-done:
 				return
 			}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -170,7 +169,6 @@ func TestStopAtTerminal(t *testing.T) {
 	p := atShell(t, lockFile(t), `"$SELF" run x -- sh -c 'echo rea""dy; read line; echo "got-$line"'; echo "stop""ped"; fg; echo "code-$?"`, tty)
 	screen.await(t, "ready")
 	press(t, keys, "\x1a")
-	screen.await(t, "the lock will be lost unless continued within")
 	screen.await(t, "stopped")
 	press(t, keys, "one\n")
 	screen.await(t, "got-one")
@@ -224,69 +222,6 @@ func TestPromptBehindAPipe(t *testing.T) {
 	}
 }
 
-// Ctrl-Z stops a pipeline as a whole, and fg continues it.
-func TestStopBehindAPipe(t *testing.T) {
-	t.Parallel()
-	for _, input := range []string{`cat "$GO.pipe" |`, `</dev/null`} {
-		keys, screen, tty := terminals(t)
-		// The shell gives the terminal to a pipeline once its first command runs, which may come last. The command starts no
-		// other one while the signal comes: a shell that has just forked can't stop before its child.
-		p := atShell(t, lockFile(t), `export GO=`+t.TempDir()+`/go; mkfifo "$GO" "$GO.pipe"; `+input+` "$SELF" run x -- sh -c '
-			while read -r pid name state parent group session tty front rest </proc/$PPID/stat && [ "$group" != "$front" ]; do sleep 0.02; done
-			exec 3<>"$GO"; echo rea""dy; read -r go <&3; read line </dev/tty; echo "got-$line"; : 4<>"$GO.pipe"'
-			echo "stop""ped"; echo >"$GO"; fg; echo "code-$?"`, tty)
-		screen.await(t, "ready")
-		press(t, keys, "\x1a")
-		screen.await(t, "the lock will be lost unless continued within")
-		screen.await(t, "stopped")
-		press(t, keys, "one\n")
-		screen.await(t, "got-one")
-		screen.await(t, "code-0")
-		p.must(0)
-	}
-}
-
-// A command that is killed in the background leaves the terminal as the foreground has set it.
-func TestKilledInBackground(t *testing.T) {
-	t.Parallel()
-	keys, screen, tty := terminals(t)
-	p := atShell(t, lockFile(t), `"$SELF" run x -- sh -c 'echo rea""dy; exec sleep 1000' & read line
-		stty raw -echo; before=$(stty -g); kill $!; wait $!; [ "$(stty -g)" = "$before" ]; echo "code-$?"`, tty)
-	screen.await(t, "ready")
-	press(t, keys, "go\n")
-	if text := screen.await(t, "code-"); !strings.Contains(text, "code-0") {
-		t.Errorf("the terminal has another state: %q", text)
-	}
-	p.must(0)
-}
-
-// Another command of the pipeline wants to read from the terminal, which the command under the lock
-// has. It gets it, and distlock goes on renewing. The shell must notice that the other command goes on when this one
-// has ended: dash may take it for stopped.
-func TestReaderBesideInAPipeline(t *testing.T) {
-	t.Parallel()
-	url, dir := lockFile(t), t.TempDir()
-	keys, screen, tty := terminals(t)
-	p := command(t, url)
-	p.Path, p.Args = "/bin/bash", []string{"bash", "-mc", `cd ` + dir + `; "$SELF" run --ttl 6s x -- sh -c 'touch ready; until [ -e end ]; do sleep 0.02; done' |
-		(until [ -e ready ]; do sleep 0.02; done; touch reads; read line </dev/tty; echo "got-$line" >/dev/tty)`}
-	p.atTerminal(tty)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(dir + "/reads"); err == nil {
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatal("nothing reads: ", err)
-		}
-	}
-	finishWith(t, url, 75, "run", "--wait", "8s", "x", "--", "true")
-	if err := os.WriteFile(dir+"/end", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	press(t, keys, "one\n")
-	screen.await(t, "got-one")
-	p.must(0)
-}
-
 // A pager that reads a key before it reads on does not wait for the command, which waits for the pager.
 func TestPagerOfACommandThatWrites(t *testing.T) {
 	t.Parallel()
@@ -297,6 +232,23 @@ func TestPagerOfACommandThatWrites(t *testing.T) {
 	p.atTerminal(tty)
 	press(t, keys, "one\n")
 	screen.await(t, "got-one-200000")
+	p.must(0)
+}
+
+// What a command has started ends with it when the lock is lost, also in another group than the terminal's.
+func TestLossAtTerminalEndsAll(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	_, screen, tty := terminals(t)
+	p := atShell(t, url, `"$SELF" run --ttl 9s x -- sh -c 'setsid sh -c "trap \"\" HUP TERM; echo \"pid-\$\$-\"; while :; do sleep 0.01; done" & trap "" TERM; wait; wait'; echo "code-$?"`, tty)
+	text := screen.awaitThat(t, "the process", func(text string) bool { return strings.Count(text, "-") >= 2 })
+	pid := strings.Split(text, "-")[1]
+	finishWith(t, url, 0, "unlock", "--force", "x")
+	screen.await(t, "code-76")
+	eventually(t, "the process is gone", func() bool {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
 	p.must(0)
 }
 
@@ -398,52 +350,6 @@ func TestKeysEndTheWaitForTheGroup(t *testing.T) {
 	screen.await(t, "ready")
 	finishWith(t, url, 0, "unlock", "--ask", "x")
 	screen.await(t, "another signal ends the wait")
-	press(t, keys, "\x03")
-	p.must(143)
-}
-
-// A process that the command has left sets the terminal before it ends, as a pager does. Whether it has the terminal then or
-// not, it is not stopped.
-func TestGroupSetsTheTerminalAtItsEnd(t *testing.T) {
-	t.Parallel()
-	for name, early := range map[string]bool{"at once": true, "after the message": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url, dir := askedFile(t), t.TempDir()
-			_, screen, tty := terminals(t)
-			p := command(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`
-				(trap "echo to""ld; until [ -e end ]; do sleep 0.01; done; stty -echo </dev/tty; exit" TERM; echo rea""dy; while :; do sleep 0.01; done) & wait`).atTerminal(tty)
-			screen.await(t, "ready")
-			finishWith(t, url, 0, "unlock", "--ask", "x")
-			screen.await(t, "told")
-			if !early {
-				screen.await(t, "another signal ends the wait")
-			}
-			if err := os.WriteFile(dir+"/end", nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			p.must(143)
-		})
-	}
-}
-
-// A Ctrl-Z takes the terminal from such a process, and the next key ends the wait for it.
-func TestStopOfTheGroupAtItsEnd(t *testing.T) {
-	t.Parallel()
-	url, dir := askedFile(t), t.TempDir()
-	keys, screen, tty := terminals(t)
-	p := command(t, url, "run", "--on-ask", "term", "x", "--", "sh", "-c", `cd `+dir+`
-		(trap "until [ -e go ]; do sleep 0.01; done; stty -echo </dev/tty; echo g""ot; while [ -e go ]; do sleep 0.01; done; exit" TERM
-		echo rea""dy; while :; do sleep 0.01; done) & wait`).atTerminal(tty)
-	screen.await(t, "ready")
-	finishWith(t, url, 0, "unlock", "--ask", "x")
-	screen.await(t, "another signal ends the wait")
-	if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	screen.await(t, "got")
-	press(t, keys, "\x1a")
-	screen.await(t, "are stopped")
 	press(t, keys, "\x03")
 	p.must(143)
 }
