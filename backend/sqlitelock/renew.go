@@ -50,12 +50,7 @@ func (t *tx) renewOne(h driver.Hold) error {
 		return err
 	}
 	now := t.clock.now()
-	stmt := t.renew
-	if h.Shorten {
-		// The waiters were refused with a later end.
-		stmt, t.queues = t.shorten, append(t.queues, h.Name)
-	}
-	res, err := stmt.ExecContext(context.Background(), now+int64(h.TTL), h.Name, h.Owner, now)
+	res, err := t.renew.ExecContext(context.Background(), now+int64(h.TTL), h.Name, h.Owner, now)
 	if err != nil {
 		return err
 	}

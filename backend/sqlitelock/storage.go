@@ -68,7 +68,6 @@ ON CONFLICT (name, owner) DO UPDATE SET mode = excluded.mode, ticket = excluded.
 	sqlDeleteExpired = `DELETE FROM claims WHERE name = ? AND until <= ?`
 
 	sqlRenew      = `UPDATE claims SET until = max(until, ?) WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
-	sqlShorten    = `UPDATE claims SET until = ? WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
 	sqlRaiseFence = `UPDATE locks SET number = max(number, ?) WHERE name = ?`
 
 	// sqlRelease also returns whether there is a queue. The claim that goes is not part of it: whether
@@ -260,7 +259,7 @@ type statements struct {
 	begin, commit, rollback *sql.Stmt
 
 	load, putLock, putClaim, deleteExpired *sql.Stmt
-	renew, shorten, raiseFence, release    *sql.Stmt
+	renew, raiseFence, release             *sql.Stmt
 	sweepEnd, sweepClaims                  *sql.Stmt
 	sweepNumbers, sweepLocks               *sql.Stmt
 
@@ -271,7 +270,7 @@ func (s *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 	for stmt, text := range map[**sql.Stmt]string{
 		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK",
 		&s.load: sqlLoad, &s.putLock: sqlPutLock, &s.putClaim: sqlPutClaim, &s.deleteExpired: sqlDeleteExpired,
-		&s.renew: sqlRenew, &s.shorten: sqlShorten, &s.raiseFence: sqlRaiseFence, &s.release: sqlRelease,
+		&s.renew: sqlRenew, &s.raiseFence: sqlRaiseFence, &s.release: sqlRelease,
 		&s.sweepEnd: sqlSweepEnd, &s.sweepClaims: sqlSweepClaims,
 		&s.sweepNumbers: sqlSweepNumbers, &s.sweepLocks: sqlSweepLocks,
 	} {
