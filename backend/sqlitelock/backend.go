@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +23,7 @@ type Backend struct {
 	loadStmt    atomic.Pointer[sql.Stmt] // for readers, once there is one; the writer has its own
 	w           *writer
 	notifier    *notifier
+	guard       *guard
 	meta        metajson.Cache
 
 	life context.Context // ends with Close
@@ -32,14 +32,18 @@ type Backend struct {
 
 // start sets the file up and starts the writer.
 func start(ctx context.Context, db *sql.DB, path string, busyTimeout time.Duration, clk clock) (*Backend, error) {
+	g, err := openGuard(path)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(explain(g, path, err), db.Close(), g.close())
 	}
-	b := &Backend{path: path, clock: clk, busyTimeout: busyTimeout, db: db}
+	b := &Backend{path: path, clock: clk, busyTimeout: busyTimeout, db: db, guard: g}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.w = &writer{
-		conn: conn, clock: clk, path: path, busyTimeout: busyTimeout,
+		conn: conn, clock: clk, busyTimeout: busyTimeout,
 		jobs: make(chan *job), life: b.life, done: make(chan struct{}),
 		sweep: sweeper{idle: sweepIdle},
 	}
@@ -57,10 +61,7 @@ func (b *Backend) prepare(ctx context.Context) (err error) {
 	if _, err := b.w.conn.ExecContext(ctx, "PRAGMA busy_timeout=0"); err != nil {
 		return err
 	}
-	if err := b.setUp(ctx); err != nil {
-		return err
-	}
-	if b.w.file, err = os.Stat(b.path); err != nil {
+	if err := b.join(ctx); err != nil {
 		return err
 	}
 	if b.notifier, err = newNotifier(b.path); err != nil {
@@ -70,13 +71,14 @@ func (b *Backend) prepare(ctx context.Context) (err error) {
 	return b.w.stmts.prepare(ctx, b.w.conn)
 }
 
-// setUp sets the file up as soon as no other process writes.
-func (b *Backend) setUp(ctx context.Context) error {
+// join opens the tables as soon as no other process writes.
+func (b *Backend) join(ctx context.Context) (err error) {
+	j := joiner{conn: b.w.conn, path: b.path, clock: b.clock, guard: b.guard}
 	start := time.Now()
 	for try := 0; ; try++ {
-		err := setUp(ctx, b.w.conn, b.clock.boot)
-		if !isBusy(err) {
-			return err
+		if b.w.files, b.clock.boot, err = j.join(ctx); !isBusy(err) {
+			b.w.clock.boot = b.clock.boot
+			return explain(b.guard, b.path, err)
 		}
 		if time.Since(start) > b.busyTimeout {
 			return tooBusy(b.busyTimeout, err)
@@ -136,6 +138,9 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 // reader returns the statement of Inspect. It is prepared on first use, since it takes a connection of
 // its own, and most programs never inspect.
 func (b *Backend) reader(ctx context.Context) (*sql.Stmt, error) {
+	if err := b.w.files.check(); err != nil {
+		return nil, err
+	}
 	if stmt := b.loadStmt.Load(); stmt != nil {
 		return stmt, nil
 	}
@@ -160,6 +165,9 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 }
 
 func (b *Backend) checkBoot(ctx context.Context) error {
+	if err := b.w.files.check(); err != nil {
+		return err
+	}
 	var n int
 	if err := b.db.QueryRowContext(ctx, sqlBoot, b.clock.boot).Scan(&n); err != nil {
 		return err
@@ -203,13 +211,16 @@ func (b *Backend) shut() error {
 	if b.notifier != nil {
 		errs = append(errs, b.notifier.close())
 	}
-	return errors.Join(append(errs, b.w.conn.Close(), b.db.Close())...)
+	return errors.Join(append(errs, b.w.conn.Close(), b.db.Close(), b.guard.close())...)
 }
 
 // wrap adds the operation and the name to err.
 func (b *Backend) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if isUnknown(err) {
+		return fmt.Errorf("sqlitelock: %s %s in %s: %w", op, driver.Quote(name), b.path, err)
 	}
 	return fmt.Errorf("sqlitelock: %s %s: %w", op, driver.Quote(name), err)
 }

@@ -1,6 +1,7 @@
 package sqlitelock
 
 import (
+	"database/sql"
 	"errors"
 	"os"
 	"path/filepath"
@@ -87,11 +88,7 @@ func TestKilledInTransaction(t *testing.T) {
 // openAt opens path with its own clock, as after a reboot.
 func openAt(t *testing.T, path, boot string, now int64) *Backend {
 	t.Helper()
-	o, err := (*Options)(nil).withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := open(t.Context(), path, o, clock{boot: boot, now: func() int64 { return now }})
+	b, err := tryOpenAt(t, path, boot, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,29 +100,149 @@ func openAt(t *testing.T, path, boot string, now int64) *Backend {
 	return b
 }
 
-func TestReboot(t *testing.T) {
-	path := lockFile(t)
-	before := openAt(t, path, "first boot", int64(100*time.Hour))
-	r := request("x", driver.Exclusive, long)
-	was := take(t, before, r)
-	after := openAt(t, path, "second boot", int64(time.Second))
-	if info, err := after.Inspect(t.Context(), "x"); err != nil || len(info.Holders) != 0 {
-		t.Errorf("a hold of an earlier boot lives: %+v, %v", info, err)
+func tryOpenAt(t *testing.T, path, boot string, now int64) (*Backend, error) {
+	t.Helper()
+	o, err := (*Options)(nil).withDefaults()
+	if err != nil {
+		t.Fatal(err)
 	}
-	now := take(t, after, request("x", driver.Exclusive, long))
-	if now.Fence <= was.Last() {
-		t.Errorf("fence %d after %d", now.Fence, was.Last())
+	return open(t.Context(), path, o, clock{boot: boot, stops: true, now: func() int64 { return now }})
+}
+
+// TestReboot: a clock that is behind what the file has seen is the clock of another boot.
+func TestReboot(t *testing.T) {
+	for _, boot := range []string{"second boot", "first boot"} { // a container may have the same id for ever
+		path := lockFile(t)
+		r := request("x", driver.Exclusive, long)
+		was := takeAt(t, path, "first boot", int64(100*time.Hour), r)
+		after := openAt(t, path, boot, int64(time.Second))
+		if info, err := after.Inspect(t.Context(), "x"); err != nil || len(info.Holders) != 0 {
+			t.Errorf("a hold of an earlier boot lives: %+v, %v", info, err)
+		}
+		now := take(t, after, request("x", driver.Exclusive, long))
+		if now.Fence <= was.Last() {
+			t.Errorf("fence %d after %d", now.Fence, was.Last())
+		}
 	}
 }
 
-// TestTwoHosts opens the file under two boots at the same time.
+// takeAt takes a lock, and closes the backend.
+func takeAt(t *testing.T, path, boot string, now int64, r driver.Request) driver.Grant {
+	t.Helper()
+	b := openAt(t, path, boot, now)
+	g := take(t, b, r)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// TestOtherBootID: a container with a boot id of its own has the kernel and the holds of the others.
+func TestOtherBootID(t *testing.T) {
+	path := lockFile(t)
+	host := openAt(t, path, "host", int64(time.Hour))
+	r := request("x", driver.Exclusive, long)
+	take(t, host, r)
+	container := openAt(t, path, "container", int64(time.Hour)+1)
+	refused(t, container, request("x", driver.Exclusive, long))
+	mine := request("y", driver.Exclusive, long)
+	take(t, container, mine)
+	if err := host.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Errorf("the host's hold: %v", err)
+	}
+	refused(t, host, request("y", driver.Exclusive, long))
+	for _, b := range []*Backend{host, container} {
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A detached hold outlives all processes.
+	again := openAt(t, path, "container, started again", int64(time.Hour)+2)
+	refused(t, again, request("y", driver.Exclusive, long))
+	free(t, again, mine)
+}
+
+// TestRebootWithLateClock: a boot that lasts longer than the one before is not recognized; its claims end with their TTL.
+func TestRebootWithLateClock(t *testing.T) {
+	path := lockFile(t)
+	r := request("x", driver.Exclusive, time.Minute)
+	takeAt(t, path, "first boot", int64(time.Hour), r)
+	after := openAt(t, path, "second boot", int64(time.Hour+time.Second))
+	if held := refused(t, after, request("x", driver.Exclusive, long)); held.Retry > r.TTL {
+		t.Errorf("Retry %v after a TTL of %v", held.Retry, r.TTL)
+	}
+}
+
+// The record of the clock follows the renewals, so that a hold of months ends with its boot.
+func TestRenewalsRecordTheClock(t *testing.T) {
+	path := lockFile(t)
+	b := openAt(t, path, "first boot", 0)
+	now := int64(time.Second)
+	b.w.clock.now = func() int64 { return now }
+	r := request("x", driver.Exclusive, time.Minute)
+	take(t, b, r)
+	for now < int64(time.Hour) {
+		now += int64(30 * time.Second)
+		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	after := openAt(t, path, "second boot", int64(time.Hour-time.Minute))
+	take(t, after, request("x", driver.Exclusive, long))
+}
+
+// A clock behind that of a living process is a clock of its own: holds would end too early or too late.
+func TestOtherClock(t *testing.T) {
+	path := lockFile(t)
+	here := openAt(t, path, "here", int64(time.Hour))
+	r := request("x", driver.Exclusive, long)
+	take(t, here, r)
+	for _, boot := range []string{"here", "there"} {
+		_, err := tryOpenAt(t, path, boot, int64(time.Second))
+		wantIs(t, err, errOtherClock)
+		wantIs(t, err, driver.ErrInvalid)
+	}
+	if err := here.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFileOfOlderVersion adds the column seen.
+func TestFileOfOlderVersion(t *testing.T) {
+	for boot, held := range map[string]bool{"first boot": true, "second boot": false} {
+		path := lockFile(t)
+		r := request("x", driver.Exclusive, long)
+		takeAt(t, path, "first boot", int64(time.Hour), r)
+		db, err := sql.Open("sqlite", "file:"+path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec("ALTER TABLE meta DROP COLUMN seen"); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		after := openAt(t, path, boot, int64(time.Hour+time.Second))
+		if _, err := after.Acquire(t.Context(), request("x", driver.Exclusive, long)); errors.Is(err, driver.ErrHeld) != held {
+			t.Errorf("%s: %v; want held=%t", boot, err, held)
+		}
+	}
+}
+
+// TestTwoHosts lets another host, whose locks the kernel here does not see, take the file over.
 func TestTwoHosts(t *testing.T) {
 	path := lockFile(t)
 	here := openAt(t, path, "here", int64(time.Hour))
 	r := request("x", driver.Exclusive, long)
 	take(t, here, r)
-	openAt(t, path, "there", int64(time.Second))
-	if _, err := here.Acquire(t.Context(), request("y", driver.Exclusive, long)); !errors.Is(err, errAnotherBoot) || !errors.Is(err, driver.ErrInvalid) {
+	if _, err := here.db.Exec("DELETE FROM claims; UPDATE meta SET boot = 'there', seen = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := here.Acquire(t.Context(), request("y", driver.Exclusive, long)); !errors.Is(err, errAnotherBoot) || !unknown(err) {
 		t.Errorf("acquire: %v; want %v", err, errAnotherBoot)
 	}
 	if _, err := here.Inspect(t.Context(), "x"); !errors.Is(err, errAnotherBoot) {

@@ -213,7 +213,7 @@ func newClock() (clock, error) {
 		return clock{}, fmt.Errorf("need /proc to tell one boot of the host from the next: %w", err)
 	}
 	offset := namespaceOffset()
-	return clock{boot: string(bytes.TrimSpace(id)), now: func() int64 {
+	return clock{boot: string(bytes.TrimSpace(id)), stops: true, now: func() int64 {
 		var ts unix.Timespec
 		// It can't fail: every Linux kernel has this clock.
 		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)

@@ -3,6 +3,7 @@ package sqlitelock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,9 +12,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver "sqlite" of database/sql
+	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/distlock/distlock/driver"
@@ -154,14 +156,9 @@ func checkPath(path string) (string, error) {
 	if path == "" || strings.ContainsRune(path, 0) {
 		return "", fmt.Errorf("%w: no path; want one such as sqlite:/path/to/locks.db", driver.ErrInvalid)
 	}
-	abs, err := filepath.Abs(path)
+	abs, err := realPath(path)
 	if err != nil {
 		return "", fmt.Errorf("sqlitelock: open %s: %w", path, err)
-	}
-	if real, err := filepath.EvalSymlinks(abs); err == nil {
-		abs = real
-	} else if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
-		abs = filepath.Join(dir, filepath.Base(abs))
 	}
 	if err := checkDir(filepath.Dir(abs)); err != nil {
 		return "", err
@@ -169,7 +166,7 @@ func checkPath(path string) (string, error) {
 	if fi, err := os.Stat(abs); err == nil && !fi.Mode().IsRegular() {
 		return "", fmt.Errorf("%w: %s is not a regular file (%s)", driver.ErrInvalid, abs, fi.Mode().Type())
 	}
-	return abs, nil
+	return abs, checkNames(abs)
 }
 
 func checkDir(dir string) error {
@@ -187,14 +184,21 @@ func checkDir(dir string) error {
 
 // open does the part of OpenFile whose errors openError classifies.
 func open(ctx context.Context, path string, opt Options, clk clock) (*Backend, error) {
-	db, err := sql.Open("sqlite", dsn(path, opt))
-	if err != nil {
-		return nil, err
-	}
+	db := sql.OpenDB(connector(dsn(path, opt)))
 	db.SetMaxOpenConns(maxConns)
 	db.SetMaxIdleConns(maxConns)
 	return start(ctx, db, path, opt.BusyTimeout, clk)
 }
+
+// connector opens connections with a driver of their own: what other packages of the program register for connections
+// of "sqlite", such as a hook with PRAGMA locking_mode or synchronous, does not reach them.
+type connector string
+
+func (c connector) Connect(context.Context) (sqldriver.Conn, error) {
+	return c.Driver().Open(string(c))
+}
+
+func (connector) Driver() sqldriver.Driver { return new(sqlite.Driver) }
 
 // maxConns leaves two connections for Inspect and List beside the writer's.
 const maxConns = 3
@@ -226,7 +230,10 @@ func openError(path string, err error) error {
 	if driver.Final(err) {
 		return err
 	}
-	if reason, ok := permanent[resultCode(err)]; ok {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("%w: %s %s: %w", driver.ErrInvalid, path, permanent[lib.SQLITE_CANTOPEN], err)
+	}
+	if reason, ok := permanent[resultCode(err)]; ok && (resultCode(err) != lib.SQLITE_CANTOPEN || denied(path)) {
 		return fmt.Errorf("%w: %s %s: %w", driver.ErrInvalid, path, reason, err)
 	}
 	return fmt.Errorf("sqlitelock: open %s: %w", path, err)

@@ -21,12 +21,13 @@ const (
 )
 
 // In claims, fence is 0 for a place in the queue, and ticket is 0 for a hold. Times are in
-// nanoseconds of the clock that meta.boot names. meta.swept is at least the number of
-// every lock whose row was swept.
+// nanoseconds of the clock whose life meta.boot names. meta.seen is a time that this clock has
+// reached. meta.swept is at least the number of every lock whose row was swept.
 const schema = `
 CREATE TABLE meta (
 	boot  TEXT NOT NULL,
-	swept INTEGER NOT NULL
+	swept INTEGER NOT NULL,
+	seen  INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE locks (
 	name   TEXT PRIMARY KEY,
@@ -45,8 +46,13 @@ CREATE TABLE claims (
 	meta   TEXT NOT NULL,
 	PRIMARY KEY (name, owner)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO meta VALUES ('', 0);
+INSERT INTO meta VALUES ('', 0, 0);
 `
+
+const (
+	addSeen = `ALTER TABLE meta ADD COLUMN seen INTEGER NOT NULL DEFAULT 0;`
+	endAll  = `DELETE FROM claims;`
+)
 
 const (
 	// sqlLoad reads all of one name. It returns no row if another boot has taken the file over.
@@ -83,18 +89,26 @@ RETURNING until, EXISTS (SELECT 1 FROM claims c WHERE c.name = ?1 AND c.owner <>
 DELETE FROM locks WHERE name > ? AND name <= ? AND number <= ?
 AND NOT EXISTS (SELECT 1 FROM claims WHERE claims.name = locks.name)`
 
+	sqlStamp = `UPDATE meta SET seen = max(seen, ?) WHERE boot = ?`
+
 	sqlBoot = `SELECT count(*) FROM meta WHERE boot = ?`
 	sqlList = `SELECT DISTINCT name FROM claims WHERE name >= ? AND name > ? AND until > ? ORDER BY name LIMIT ?`
 )
 
 // clock is the clock by which holds end.
 type clock struct {
-	// boot names the life of the clock. Holds of another boot are dead.
+	// boot names the life of the clock: the boot id, or another one that the file has for this life.
 	boot string
+
+	// stops means that the clock begins anew with each boot, and never goes back within one.
+	stops bool
 
 	// now returns nanoseconds, the same for all processes of the host.
 	now func() int64
 }
+
+// reached reports whether the clock can be the one that has reached the time seen.
+func (c *clock) reached(seen int64) bool { return !c.stops || c.now() >= seen }
 
 // wallMicros returns the wall clock in µs. It may jump: grants only use it as the lower
 // bound of their numbers.
@@ -111,42 +125,7 @@ func resultCode(err error) int {
 // isBusy reports whether err says that another process was writing, so nothing was done.
 func isBusy(err error) bool { return resultCode(err) == lib.SQLITE_BUSY }
 
-var errAnotherBoot = fmt.Errorf("%w: a process on another host or boot has taken the lock file over; it must be used on one host only", driver.ErrInvalid)
-
-// setUp makes the tables of a new file, turns WAL on, and makes the file of this boot. Several
-// processes may do so at once.
-func setUp(ctx context.Context, conn *sql.Conn, boot string) error {
-	// The header comes first, so that the database of another program stays untouched.
-	fresh, err := checkHeader(ctx, conn)
-	if err != nil {
-		return err
-	}
-	var mode string
-	if err := conn.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
-		return err
-	}
-	if mode != "wal" {
-		return fmt.Errorf("%w: the disk can't share memory between processes (journal mode %s instead of wal)", driver.ErrInvalid, mode)
-	}
-	if !fresh {
-		// A file of this boot needs no write, for which a busy process could make it wait.
-		if stored, err := bootOf(ctx, conn); err != nil || stored == boot {
-			return err
-		}
-	}
-	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	err = migrate(ctx, conn, boot)
-	if err == nil {
-		_, err = conn.ExecContext(ctx, "COMMIT")
-	}
-	if err != nil {
-		// Some errors have ended the transaction already.
-		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
-	}
-	return err
-}
+var errAnotherBoot = errors.New("a process on another host has taken the lock file over: it must be used on one host only")
 
 // checkHeader reports whether the file is new. It returns ErrInvalid for a file that is
 // neither new nor made by a known version.
@@ -170,34 +149,6 @@ func checkHeader(ctx context.Context, conn *sql.Conn) (fresh bool, err error) {
 		return false, fmt.Errorf("%w: the file has schema version %d, which never existed", driver.ErrInvalid, version)
 	}
 	return false, nil
-}
-
-// migrate makes the tables in a new file, and deletes the holds of an earlier boot.
-func migrate(ctx context.Context, conn *sql.Conn, boot string) error {
-	fresh, err := checkHeader(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if fresh {
-		header := fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)
-		if _, err := conn.ExecContext(ctx, header+schema); err != nil {
-			return err
-		}
-	}
-	if stored, err := bootOf(ctx, conn); err != nil || stored == boot {
-		return err
-	}
-	if _, err := conn.ExecContext(ctx, "DELETE FROM claims"); err != nil {
-		return err
-	}
-	_, err = conn.ExecContext(ctx, "UPDATE meta SET boot = ?", boot)
-	return err
-}
-
-// bootOf returns the boot that the file's holds belong to.
-func bootOf(ctx context.Context, conn *sql.Conn) (boot string, err error) {
-	err = conn.QueryRowContext(ctx, "SELECT boot FROM meta").Scan(&boot)
-	return boot, err
 }
 
 // lockState is the content of the file for one name.
@@ -259,7 +210,7 @@ type statements struct {
 	begin, commit, rollback *sql.Stmt
 
 	load, putLock, putClaim, deleteExpired *sql.Stmt
-	renew, raiseFence, release             *sql.Stmt
+	renew, stamp, raiseFence, release      *sql.Stmt
 	sweepEnd, sweepClaims                  *sql.Stmt
 	sweepNumbers, sweepLocks               *sql.Stmt
 
@@ -270,7 +221,7 @@ func (s *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 	for stmt, text := range map[**sql.Stmt]string{
 		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK",
 		&s.load: sqlLoad, &s.putLock: sqlPutLock, &s.putClaim: sqlPutClaim, &s.deleteExpired: sqlDeleteExpired,
-		&s.renew: sqlRenew, &s.raiseFence: sqlRaiseFence, &s.release: sqlRelease,
+		&s.renew: sqlRenew, &s.stamp: sqlStamp, &s.raiseFence: sqlRaiseFence, &s.release: sqlRelease,
 		&s.sweepEnd: sqlSweepEnd, &s.sweepClaims: sqlSweepClaims,
 		&s.sweepNumbers: sqlSweepNumbers, &s.sweepLocks: sqlSweepLocks,
 	} {

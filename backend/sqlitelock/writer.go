@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -21,8 +20,8 @@ type writer struct {
 	conn        *sql.Conn
 	stmts       statements
 	clock       clock
-	path        string
-	file        os.FileInfo
+	files       files
+	stamped     int64 // when this backend last recorded its clock
 	busyTimeout time.Duration
 	notifier    *notifier
 	sweep       sweeper
@@ -155,10 +154,6 @@ func tooBusy(timeout time.Duration, err error) error {
 // attempt runs a batch and answers its jobs, unless the file is busy. If a batch fails,
 // each job runs by itself, so that the others don't pay for one job's error.
 func (w *writer) attempt(batch []*job) error {
-	if err := w.checkFile(); err != nil {
-		answer(batch, err)
-		return nil
-	}
 	err := w.transact(batch)
 	switch {
 	case err == nil || isBusy(err):
@@ -178,27 +173,24 @@ func (w *writer) attempt(batch []*job) error {
 	return nil
 }
 
-// checkFile returns an error if the file was removed or replaced: processes that open the
-// path now don't see its locks.
-func (w *writer) checkFile() error {
-	now, err := os.Stat(w.path)
-	if err != nil {
-		return fmt.Errorf("the lock file is gone: %w", err)
-	}
-	if !os.SameFile(now, w.file) {
-		return fmt.Errorf("the lock file %s was replaced by another one: open it anew", w.path)
-	}
-	return nil
-}
-
 // transact runs the jobs in one transaction, and answers them once it is committed. A fact
 // that a job reports is its answer; any other error fails the batch.
 func (w *writer) transact(batch []*job) error {
+	if err := w.files.check(); err != nil {
+		return err
+	}
 	t := &tx{statements: &w.stmts, clock: w.clock}
 	bare := len(batch) == 1 && batch[0].single
 	if !bare {
 		if err := execute(t.begin); err != nil {
 			return err
+		}
+	}
+	now := w.clock.now()
+	stamp := !bare && now-w.stamped >= int64(stampEvery)
+	if stamp {
+		if err := execute(t.stamp, now, w.clock.boot); err != nil {
+			return w.rollback(bare, err)
 		}
 	}
 	answers := make([]error, len(batch))
@@ -211,6 +203,9 @@ func (w *writer) transact(batch []*job) error {
 		if err := execute(t.commit); err != nil {
 			return w.rollback(bare, err)
 		}
+	}
+	if stamp {
+		w.stamped = now
 	}
 	t.admit()
 	w.notifier.notify(t.freed, w.clock.now())

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package sqlitelock
+
+// guards says that processes find those that use other files.
+const guards = false
