@@ -235,7 +235,7 @@ func mountOf(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, line := range bytes.Split(text, []byte{10}) {
+	for _, line := range bytes.Split(text, []byte("\n")) {
 		if id, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
 			return string(bytes.TrimSpace(id)), nil
 		}

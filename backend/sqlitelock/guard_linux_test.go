@@ -26,6 +26,7 @@ func init() {
 		}
 		return openRole(args[1:])
 	}
+	roles["full"] = fullRole
 	// scarce opens a file when no more descriptors are left.
 	roles["scarce"] = func(args []string) error {
 		limit := unix.Rlimit{Cur: 64, Max: 64}
@@ -61,6 +62,23 @@ func init() {
 	}
 }
 
+// inNamespace runs a role as root of a mount namespace.
+func inNamespace(t *testing.T, role string, args ...string) (out string, err error) {
+	t.Helper()
+	cmd := exec.Command(selfPath(t), args...)
+	cmd.Env = append(os.Environ(), childEnv+"="+role)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+	}
+	text, err := cmd.CombinedOutput()
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
+		t.Skip("this user may not make a mount namespace")
+	}
+	return string(text), err
+}
+
 func TestMountedByItself(t *testing.T) {
 	path := lockFile(t)
 	take(t, connect(t, path), request("x", driver.Exclusive, long))
@@ -68,18 +86,8 @@ func TestMountedByItself(t *testing.T) {
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(selfPath(t), path, other)
-	cmd.Env = append(os.Environ(), childEnv+"=mounted")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-	}
-	out, err := cmd.CombinedOutput()
-	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
-		t.Skip("this user may not make a mount namespace")
-	}
-	if err != nil || !strings.HasPrefix(string(out), "true ") || !strings.Contains(string(out), "mounted by itself") {
+	out, err := inNamespace(t, "mounted", path, other)
+	if err != nil || !strings.HasPrefix(out, "true ") || !strings.Contains(out, "mounted by itself") {
 		t.Errorf("%s (%v); want ErrInvalid", out, err)
 	}
 }
@@ -88,4 +96,63 @@ func TestOutOfDescriptors(t *testing.T) {
 	path := lockFile(t)
 	connect(t, path)
 	spawn(t, "scarce", path).finish(t)
+}
+
+func TestFullDisk(t *testing.T) {
+	if out, err := inNamespace(t, "full", t.TempDir()); err != nil {
+		t.Errorf("%s (%v)", out, err)
+	}
+}
+
+// fullRole fills a disk under a backend, and makes room again.
+func fullRole(args []string) error {
+	if err := unix.Mount("tmpfs", args[0], "tmpfs", 0, "size=512k"); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	b, err := OpenFile(ctx, filepath.Join(args[0], "locks.db"), nil)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	held, gone := request("held", driver.Exclusive, long), request("gone", driver.Exclusive, long)
+	_, err1 := b.Acquire(ctx, held)
+	_, err2 := b.Acquire(ctx, gone)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	filler := filepath.Join(args[0], "filler")
+	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); err == nil {
+		return errors.New("the disk has room for a MB")
+	}
+	// The WAL has room for some frames that it has had before.
+	var failures []error
+	for len(failures) < 10 {
+		r := request(driver.NewOwner(), driver.Exclusive, long)
+		_, err := b.Acquire(ctx, r)
+		released := b.Release(ctx, gone.Hold)
+		for _, err := range []error{err, b.Renew(ctx, []driver.Hold{held.Hold})[0], released} {
+			if err != nil && !errors.Is(err, driver.ErrLost) {
+				failures = append(failures, err)
+			}
+		}
+		if errors.Is(released, driver.ErrLost) {
+			if _, err := b.Acquire(ctx, gone); err != nil {
+				failures = append(failures, err)
+			}
+		}
+	}
+	for _, err := range failures {
+		if !isUnknown(err) {
+			return err
+		}
+	}
+	if err := os.Remove(filler); err != nil {
+		return err
+	}
+	_, err = b.Acquire(ctx, request("later", driver.Exclusive, long))
+	if released := b.Release(ctx, gone.Hold); !errors.Is(released, driver.ErrLost) {
+		err = errors.Join(err, released)
+	}
+	return errors.Join(err, b.Renew(ctx, []driver.Hold{held.Hold})[0], b.Release(ctx, held.Hold))
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	lib "modernc.org/sqlite/lib"
@@ -48,7 +49,10 @@ func (j *joiner) join(ctx context.Context) (f files, boot string, err error) {
 	if err != nil {
 		return f, "", err
 	}
-	if f, err = identify(j.path); err != nil {
+	if f, err = identify(j.path); errors.Is(err, os.ErrNotExist) {
+		return f, "", fmt.Errorf("%w: %w", errOtherFiles, err) // SQLite shares -shm within a process
+	}
+	if err != nil {
 		return f, "", err
 	}
 	if done, err := j.joinAsIs(ctx, &f, r); done || err != nil {
