@@ -247,8 +247,8 @@ func parseOffset(text []byte) int64 {
 }
 
 // remoteDisks are the file systems that several hosts may use at once, and file systems in user space,
-// which may be remote. A second host has another boot. It would take the first host's holds for holds
-// of its own last boot, and end them.
+// which may be remote. A second host has another clock, and its kernel does not know the first host's locks: it would take the
+// first host's holds for holds of an earlier boot, and end them.
 var remoteDisks = map[uint32]string{
 	unix.NFS_SUPER_MAGIC:   "NFS",
 	unix.SMB_SUPER_MAGIC:   "SMB",
