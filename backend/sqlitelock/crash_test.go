@@ -139,6 +139,7 @@ func takeAt(t *testing.T, path, boot string, now int64, r driver.Request) driver
 
 // TestOtherBootID: a container with a boot id of its own has the kernel and the holds of the others.
 func TestOtherBootID(t *testing.T) {
+	needGuards(t)
 	path := lockFile(t)
 	host := openAt(t, path, "host", int64(time.Hour))
 	r := request("x", driver.Exclusive, long)
@@ -196,6 +197,7 @@ func TestRenewalsRecordTheClock(t *testing.T) {
 
 // A clock behind that of a living process is a clock of its own: holds would end too early or too late.
 func TestOtherClock(t *testing.T) {
+	needGuards(t)
 	path := lockFile(t)
 	here := openAt(t, path, "here", int64(time.Hour))
 	r := request("x", driver.Exclusive, long)

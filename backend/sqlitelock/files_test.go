@@ -15,6 +15,13 @@ import (
 	"github.com/distlock/distlock/drivertest"
 )
 
+func needGuards(t *testing.T) {
+	t.Helper()
+	if !guards {
+		t.Skip("this system has no locks of open files")
+	}
+}
+
 // Another process must not find a -wal or -shm of its own: it would see no holds.
 func TestSideFilesRemoved(t *testing.T) {
 	for _, sides := range []string{"-wal", "-shm", "-wal -shm"} {
@@ -57,9 +64,7 @@ func allCalls(t *testing.T, b *Backend, h driver.Hold) []error {
 
 // A file that is moved away under its holder can't be used by its new name.
 func TestFileRenamed(t *testing.T) {
-	if !guards {
-		t.Skip("this system has no locks of open files")
-	}
+	needGuards(t)
 	path := lockFile(t)
 	a := connect(t, path)
 	r := request("x", driver.Exclusive, long)

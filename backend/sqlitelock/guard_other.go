@@ -7,7 +7,7 @@ type guard struct{}
 
 func openGuard(string) (*guard, error) { return &guard{}, nil }
 func (*guard) enter(*files) error      { return nil }
-func (*guard) alone() (bool, error)    { return false, nil }
+func (*guard) alone() (bool, error)    { return true, nil }
 func (*guard) leave() error            { return nil }
 func (*guard) close() error            { return nil }
 
