@@ -116,6 +116,9 @@ func wallMicros() int64 { return time.Now().UnixMicro() }
 
 // resultCode returns SQLite's primary result code; 0 if err is not SQLite's.
 func resultCode(err error) int {
+	if err == nil {
+		return 0
+	}
 	if e := (*sqlite.Error)(nil); errors.As(err, &e) {
 		return e.Code() & 0xff
 	}
