@@ -27,7 +27,11 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	for range maxTries {
 		var g driver.Grant
-		if g, err = a.try(ctx); err == nil {
+		g, err = a.try(ctx)
+		if err == nil || errors.Is(err, driver.ErrHeld) {
+			b.worked.Store(true)
+		}
+		if err == nil {
 			return g, nil
 		}
 		if !errors.Is(err, errNodeGone) && !sessionOver(err) {
@@ -53,7 +57,7 @@ type attempt struct {
 func (a *attempt) try(ctx context.Context) (driver.Grant, error) {
 	if err := a.findTicket(ctx); err != nil {
 		if a.t == nil {
-			err = driver.Unsent(err)
+			err = driver.Unsent(a.b.firstCall(err))
 		}
 		return driver.Grant{}, err
 	}
@@ -69,9 +73,9 @@ func (a *attempt) try(ctx context.Context) (driver.Grant, error) {
 		a.b.removeTicket(t)
 	case a.fresh && !t.unknown && t.node == "" && t.queueNode == "":
 		a.b.removeTicket(t)
-		err = driver.Unsent(err)
-	case driver.Final(a.b.fail("", "", err)) && !t.holds():
-		return g, a.undo(ctx, err)
+		err = driver.Unsent(a.b.firstCall(err))
+	case driver.Final(a.b.fail("", "", a.b.firstCall(err))) && !t.holds():
+		return g, a.undo(ctx, a.b.firstCall(err))
 	}
 	return g, err
 }
@@ -448,8 +452,5 @@ func (t *ticket) checkOtherKinds(ctx context.Context) error {
 func (t *ticket) leaveQueue() {
 	s, node := t.s, t.queueNode
 	t.queueNode = ""
-	s.deleteInBackground(func(ctx context.Context) error {
-		_, err := s.deleteOwn(ctx, node)
-		return err
-	})
+	s.deleteInBackground(node)
 }

@@ -2,7 +2,6 @@ package zklock
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,6 +29,8 @@ type Backend struct {
 	stop  context.CancelFunc
 	tasks wait.Group
 	meta  metajson.Cache
+
+	worked atomic.Bool // an attempt has succeeded, or was refused because of others
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by the TTL of their holds
@@ -120,7 +122,7 @@ var (
 // refusals are errors of requests that changed nothing.
 var refusals = []error{
 	zk.ErrNotSent, zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNoAuth, zk.ErrBadArguments, zk.ErrNoChildren,
-	zk.ErrUnimplemented, zk.ErrTooLarge, zk.ErrSessionExpired, zk.ErrAuthFailed, driver.ErrInvalid,
+	zk.ErrUnimplemented, zk.ErrTooLarge, zk.ErrSessionExpired, zk.ErrNoChroot, zk.ErrQuota, zk.ErrThrottled,
 }
 
 func notApplied(err error) bool {
@@ -129,10 +131,10 @@ func notApplied(err error) bool {
 
 // sessionOver reports whether err proves that all nodes of the session are gone.
 func sessionOver(err error) bool {
-	return errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrAuthFailed) || errors.Is(err, zk.ErrClosed)
+	return errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrClosed)
 }
 
-// fail wraps the error of a call. Permanent errors become ErrInvalid.
+// fail wraps the error of a call. ErrInvalid is what is wrong with the request; what the servers refuse for now is no fact.
 func (b *Backend) fail(what, name string, err error) error {
 	if held := (*driver.HeldError)(nil); errors.As(err, &held) {
 		return held
@@ -140,10 +142,21 @@ func (b *Backend) fail(what, name string, err error) error {
 	if b.life.Err() != nil {
 		return driver.ErrClosed
 	}
-	if why := b.opts.permanent(err); why != "" && !driver.Final(err) {
+	if why := wrongRequest(err); why != "" && !driver.Final(err) {
 		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
+	} else if why := b.opts.refusal(err); why != "" {
+		err = fmt.Errorf("%s: %w", why, err)
 	}
 	return fmt.Errorf("zklock: %s %s: %w", what, driver.Quote(name), withoutOwners{err})
+}
+
+// firstCall makes ErrInvalid of a refusal to a backend that has never worked: ZooKeeper takes any password, so Open
+// can't know whether it is a wrong one.
+func (b *Backend) firstCall(err error) error {
+	if !b.worked.Load() && errors.Is(err, zk.ErrNoAuth) {
+		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return err
 }
 
 // withoutOwners is an error whose text has no Owners. The names of nodes contain them, and whoever knows an Owner can
@@ -171,44 +184,55 @@ const ownerLength = 36
 
 // serverOptions are the options of a URL.
 type serverOptions struct {
-	name           string // for Caps
-	servers        []string
-	chroot         string
-	user, password string
-	private        bool // only the user has access to the nodes
-	tls            *tls.Config
-	timeout        time.Duration // for opening a session
-	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
+	name    string // for Caps
+	servers []string
+	chroot  string
+	user    string              // of the URL
+	login   netaddr.Credentials // nil: none
+	private bool                // only the user has access to the nodes
+	certs   *netaddr.Certificates
+	timeout time.Duration // for opening a session
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // config returns the configuration of a session with a timeout.
 func (o *serverOptions) config(timeout time.Duration) zk.Config {
 	return zk.Config{
 		Servers: o.servers, Chroot: o.chroot, Timeout: timeout,
-		User: o.user, Password: o.password, Private: o.private, TLS: o.tls, Dial: o.dial,
+		Login: o.login, Private: o.private, TLS: o.certs, Dial: o.dial,
 	}
 }
 
-// permanent says why a retry is useless, or returns "".
-func (o *serverOptions) permanent(err error) string {
+// refusal says what the servers refuse, whatever is requested, or returns "".
+func (o *serverOptions) refusal(err error) string {
+	who := "the user of this login"
+	if o.user != "" {
+		who = fmt.Sprintf("the user %q", o.user)
+	}
 	switch {
+	case errors.Is(err, zk.ErrNoAuth) && o.login == nil:
+		return "it is not permitted, and the URL has no user"
 	case errors.Is(err, zk.ErrNoAuth):
-		if o.user == "" {
-			return "it is not permitted, and the URL has no user"
-		}
-		return fmt.Sprintf("it is not permitted to the user %q with this password", o.user)
+		return "it is not permitted to " + who + " with this password"
 	case errors.Is(err, zk.ErrAuthFailed):
-		return fmt.Sprintf("the servers refuse the user %q", o.user)
+		return "the servers refuse " + who
 	case errors.Is(err, zk.ErrNoChroot):
 		return fmt.Sprintf("the chroot %s does not exist: create it first", o.chroot)
+	case errors.Is(err, zk.ErrUnimplemented):
+		return tooOld
+	}
+	return ""
+}
+
+// wrongRequest says what is wrong with a request, or returns "".
+func wrongRequest(err error) string {
+	switch {
 	case errors.Is(err, zk.ErrNoChildren):
 		return "a part of the lock's path is another program's ephemeral node"
 	case errors.Is(err, zk.ErrBadArguments):
 		return "the servers refuse the path"
 	case errors.Is(err, zk.ErrTooLarge) && errors.Is(err, zk.ErrNotSent):
 		return "the name and the metadata are too long"
-	case errors.Is(err, zk.ErrUnimplemented):
-		return tooOld
 	}
 	return ""
 }
@@ -217,17 +241,11 @@ const tooOld = "the servers are older than ZooKeeper 3.5"
 
 // explain adds to a failure to open a session what the user may do about it.
 func (o *serverOptions) explain(err error) error {
-	if why := o.permanent(err); why != "" {
-		return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
-	}
-	if driver.Final(err) {
+	if o.refusal(err) != "" || driver.Final(err) {
 		return err
 	}
 	hint := ""
-	switch {
-	case o.tls != nil:
-		hint = netaddr.Hint(err)
-	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+	if o.certs == nil && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
 		hint = "; do the servers want TLS, as in zks://?"
 	}
 	return fmt.Errorf("none of %s opened a session: %w%s", strings.Join(o.servers, ", "), err, hint)

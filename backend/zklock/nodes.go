@@ -3,7 +3,6 @@ package zklock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -102,7 +101,7 @@ func (s *session) makeContainer(ctx context.Context, path string) error {
 				return err
 			}
 		case errors.Is(err, zk.ErrNoNode):
-			return fmt.Errorf("%w: %w", driver.ErrInvalid, zk.ErrNoChroot)
+			return zk.ErrNoChroot
 		default:
 			return err
 		}
@@ -250,15 +249,15 @@ func (s *session) delete(ctx context.Context, path string) (bool, error) {
 
 const deleteRetry = 100 * time.Millisecond
 
-// deleteInBackground calls f until it succeeds or the session is over.
-func (s *session) deleteInBackground(f func(context.Context) error) {
+// deleteInBackground deletes a node of this session. It tries until there is an answer, whatever the servers refuse meanwhile.
+func (s *session) deleteInBackground(path string) {
 	b := s.b
 	b.goTask(func() {
-		for b.life.Err() == nil && !s.over() {
-			if err := f(b.life); err == nil || b.opts.permanent(err) != "" {
+		for try := 0; b.life.Err() == nil; try++ {
+			if _, err := s.deleteOwn(b.life, path); err == nil {
 				return
 			}
-			wait.Sleep(b.life, deleteRetry)
+			wait.Sleep(b.life, wait.Backoff(try, deleteRetry, 10*deleteRetry))
 		}
 	})
 }

@@ -22,14 +22,28 @@ const (
 
 func init() {
 	for _, s := range []string{scheme, secureScheme} {
-		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u, nil) })
 	}
 }
 
 // Open connects to the servers of a URL, whose form is in the package comment. It returns when a
 // server has answered, ctx has ended, or the URL's timeout has passed. It returns ErrInvalid if the
 // servers are too old, the chroot does not exist, or the user is refused.
-func Open(ctx context.Context, rawURL string) (*Backend, error) {
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
+
+// Options are what a URL can't say.
+type Options struct {
+	// Credentials, if not nil, returns the user and the password of a login, in place of the URL's. It is called before each
+	// connection, and after the servers have refused a right. It must be safe for concurrent use. If it returns an
+	// error that connection fails, and another is tried.
+	Credentials func(ctx context.Context) (user, password string, err error)
+}
+
+// OpenWith is Open with options; nil means none.
+func OpenWith(ctx context.Context, rawURL string, opts *Options) (*Backend, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -37,11 +51,11 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if u.Scheme != scheme && u.Scheme != secureScheme {
 		return nil, fmt.Errorf("%w: want a URL such as zk://host1:2181,host2:2181/chroot, with %%-encoded user and password", driver.ErrInvalid)
 	}
-	return openURL(ctx, u)
+	return openURL(ctx, u, opts.Credentials)
 }
 
-func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	o, err := readURL(u)
+func openURL(ctx context.Context, u *url.URL, credentials netaddr.Credentials) (*Backend, error) {
+	o, err := readURL(u, credentials)
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +63,9 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	defer cancel()
 	least, most, err := o.learnBounds(opening)
 	if err != nil {
+		if why := o.refusal(err); why != "" {
+			return nil, fmt.Errorf("zklock: open %s: %w: %s: %w", o.name, driver.ErrInvalid, why, err)
+		}
 		switch {
 		case ctx.Err() != nil:
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -62,22 +79,22 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return newBackend(o, least, most), nil
 }
 
-func readURL(u *url.URL) (*serverOptions, error) {
+func readURL(u *url.URL, credentials netaddr.Credentials) (*serverOptions, error) {
 	p := driver.NewParams(u)
 	o := &serverOptions{user: u.User.Username(), timeout: p.Duration("timeout", 5*time.Second)}
-	o.password, _ = u.User.Password()
 	o.private = p.Choice("acl", "open", "creator") == "creator"
 	var errs []error
 	if u.Scheme == secureScheme {
 		var err error
-		o.tls, err = netaddr.TLS(p)
+		o.certs, err = netaddr.ReadCertificates(p)
 		errs = append(errs, err)
 	} else if err := netaddr.NoTLS(u, secureScheme); err != nil {
 		return nil, err
 	}
+	errs = append(errs, o.readLogin(u, p, credentials))
 	var err error
 	o.servers, err = netaddr.Of(u, "2181")
-	errs = append(errs, err, o.readChroot(u), o.checkUser(), p.Err())
+	errs = append(errs, err, o.readChroot(u), p.Err())
 	o.name = u.Scheme + "://" + netaddr.Listed(o.servers) + cmp.Or(o.chroot, "/")
 	return o, errors.Join(errs...)
 }
@@ -95,14 +112,27 @@ func (o *serverOptions) readChroot(u *url.URL) error {
 	return nil
 }
 
-func (o *serverOptions) checkUser() error {
+// readLogin reads the user of the URL, unless there are credentials.
+func (o *serverOptions) readLogin(u *url.URL, p *driver.Params, credentials netaddr.Credentials) error {
+	login, err := netaddr.Login(u, p)
+	if err != nil {
+		return err
+	}
+	_, password := u.User.Password()
+	password = password || u.Query().Has("password_file")
 	switch {
+	case credentials != nil && (o.user != "" || password):
+		return fmt.Errorf("%w: a user in the URL and Credentials: want one of them", driver.ErrInvalid)
+	case credentials != nil:
+		o.login = credentials
 	case o.user == "" && o.private:
 		return fmt.Errorf("%w: parameter acl=creator needs a user and a password in the URL", driver.ErrInvalid)
-	case o.user == "" && o.password != "":
+	case o.user == "" && password:
 		return fmt.Errorf("%w: a password without a user", driver.ErrInvalid)
 	case strings.Contains(o.user, ":"):
 		return fmt.Errorf("%w: ZooKeeper's users can't have a colon in their names", driver.ErrInvalid)
+	case o.user != "":
+		o.login = login
 	}
 	return nil
 }
@@ -124,7 +154,7 @@ func (o *serverOptions) learnBounds(ctx context.Context) (least, most time.Durat
 	for {
 		// The servers do answer. But such a short session may end before its first request.
 		least, err = o.probe(ctx, o.config(tooShort))
-		if err == nil || o.permanent(err) != "" || ctx.Err() != nil {
+		if err == nil || o.refusal(err) != "" || ctx.Err() != nil {
 			return least, most, err
 		}
 		wait.Sleep(ctx, 10*time.Millisecond)

@@ -6,9 +6,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Release deletes the nodes of an Owner. If it fails, the deletion goes on in the background until
-// the session ends. An Owner without a ticket may belong to another process: its nodes are found by
-// their names.
+// Release deletes the nodes of an Owner. Without an answer the Owner keeps its ticket, for the next Release. An Owner
+// without a ticket may belong to another process: its nodes are found by their names.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.checkHold(h); err != nil {
 		return err
@@ -30,15 +29,12 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) (had bool, err err
 	}
 	t.markReleased()
 	had, err = t.deleteNodes(ctx)
-	b.removeTicket(t)
+	t.had = t.had || had
 	if err != nil {
-		t.s.deleteInBackground(func(ctx context.Context) error {
-			_, err := t.deleteNodes(ctx)
-			return err
-		})
 		return false, err
 	}
-	return had, nil
+	b.removeTicket(t)
+	return t.had, nil
 }
 
 // releaseByName deletes the nodes of an Owner, whichever session they belong to. The end of the

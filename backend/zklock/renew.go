@@ -2,12 +2,14 @@ package zklock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/internal/zk"
 )
 
 // Bounds of one request that verifies holds: their number, and the length of their paths.
@@ -88,19 +90,23 @@ func (s *session) verify(ctx context.Context, batch []nodeCheck, start time.Time
 		for i, c := range batch {
 			paths[i] = c.t.node
 		}
-		missing, err := s.conn.CheckAll(ctx, paths)
-		if err == nil && missing >= 0 {
-			batch[missing].lost()
-			batch = slices.Delete(batch, missing, missing+1) // a failed transaction names only one
+		failed, err := s.conn.CheckAll(ctx, paths)
+		if failed >= 0 { // a failed transaction names only one
+			if c := batch[failed]; errors.Is(err, zk.ErrNoNode) {
+				c.lost()
+			} else {
+				*c.err = s.b.fail("renew", c.t.name, err)
+			}
+			batch = slices.Delete(batch, failed, failed+1)
 			continue
 		}
 		deadline := s.conn.Deadline()
 		for _, c := range batch {
 			switch {
 			case sessionOver(err):
-				*c.err = driver.ErrLost
+				*c.err = fmt.Errorf("%w: %w", driver.ErrLost, err)
 			case err != nil:
-				*c.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(c.t.name), err)
+				*c.err = s.b.fail("renew", c.t.name, err)
 			case deadline.Before(start.Add(c.ttl)):
 				*c.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(c.t.name), errUnconfirmed)
 			}
@@ -114,9 +120,9 @@ func (c nodeCheck) resolve(ctx context.Context) bool {
 	err := c.t.resolve(ctx)
 	switch {
 	case sessionOver(err):
-		*c.err = driver.ErrLost
+		*c.err = fmt.Errorf("%w: %w", driver.ErrLost, err)
 	case err != nil:
-		*c.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(c.t.name), err)
+		*c.err = c.t.s.b.fail("renew", c.t.name, err)
 	case c.t.node == "":
 		c.lost()
 	default:

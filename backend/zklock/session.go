@@ -107,7 +107,7 @@ func (s *session) live() {
 	defer cancel()
 	conn, err := zk.Dial(ctx, b.opts.config(s.ttl*timeoutFactor))
 	if err == nil && conn.Timeout() < s.ttl*timeoutFactor {
-		err = fmt.Errorf("%w: the server grants sessions of %v only", driver.ErrInvalid, conn.Timeout())
+		err = fmt.Errorf("%w: TTL %v needs a session of twice that, and the server grants %v: raise its maxSessionTimeout, or open the backend again", driver.ErrInvalid, s.ttl, conn.Timeout())
 		closeConn(context.Background(), conn)
 	}
 	if err != nil {
@@ -198,6 +198,7 @@ type ticket struct {
 	node      string // its path, or "" if there is none yet
 	queueNode string // of a semaphore: the node below locks
 	unknown   bool   // there may be nodes whose paths are unknown
+	had       bool   // a release without an answer has deleted a node
 	data      []byte // of node
 	version   int32  // of data
 

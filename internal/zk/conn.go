@@ -29,9 +29,13 @@ type Conn struct {
 	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
 
-	resumable net.Conn // to a server that has resumed the session with less time; used by run only
+	// Used by the goroutine of run only:
+	useful    bool     // the connection has answered a request
+	resumable net.Conn // through which the session is to be closed at the servers, as it has ended here
 
 	mu           sync.Mutex
+	logins       logins
+	broken       error // why there is no connection; nil: there is one, or there was no try yet
 	err          error // why the session is over
 	closing      bool
 	queue        []*rpc // not written yet
@@ -274,6 +278,9 @@ func (c *Conn) abandon(q *rpc, why error) error {
 	case queued:
 		if i := slices.Index(c.queue, q); i >= 0 {
 			c.queue = slices.Delete(c.queue, i, i+1)
+		}
+		if c.broken != nil {
+			why = fmt.Errorf("%w, without a connection: %v", why, c.broken)
 		}
 		if q.resends == 0 {
 			why = fmt.Errorf("%w: %w", ErrNotSent, why)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -90,11 +91,11 @@ func TestChroot(t *testing.T) {
 func TestPrivateNodesAreTheUsersOwn(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedZooKeeper(t).Addr()
-	ann := dial(t, Config{Servers: []string{addr}, User: "ann", Password: "s3cret", Private: true})
+	ann := dial(t, Config{Servers: []string{addr}, Login: as("ann", "s3cret"), Private: true})
 	dir := place(t, ann)
 	node(t, ann, dir+"/e")
 	for name, cfg := range map[string]Config{
-		"nobody": {}, "wrong password": {User: "ann", Password: "guess"}, "another": {User: "bob", Password: "s3cret"},
+		"nobody": {}, "wrong password": {Login: as("ann", "guess")}, "another": {Login: as("bob", "s3cret")},
 	} {
 		cfg.Servers = []string{addr}
 		c := dial(t, cfg)
@@ -105,7 +106,7 @@ func TestPrivateNodesAreTheUsersOwn(t *testing.T) {
 		cfg.Chroot = dir
 		dial(t, cfg)
 	}
-	again := dial(t, Config{Servers: []string{addr}, User: "ann", Password: "s3cret"})
+	again := dial(t, Config{Servers: []string{addr}, Login: as("ann", "s3cret")})
 	if _, _, err := again.Get(soon(t), dir+"/e"); err != nil {
 		t.Errorf("ann again: %v", err)
 	}
@@ -116,11 +117,11 @@ func TestTLS(t *testing.T) {
 	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{TLS: true})
 	trusted := srv.TLSConfig()
 	trusted.ServerName = ""
-	c := dial(t, Config{Servers: []string{srv.SecureAddr()}, TLS: trusted})
+	c := dial(t, Config{Servers: []string{srv.SecureAddr()}, TLS: netaddr.StaticCertificates(trusted)})
 	place(t, c)
 	distrust := trusted.Clone()
 	distrust.RootCAs = nil
-	if _, err := Dial(soon(t), Config{Servers: []string{srv.SecureAddr()}, TLS: distrust}); err == nil {
+	if _, err := Dial(soon(t), Config{Servers: []string{srv.SecureAddr()}, TLS: netaddr.StaticCertificates(distrust)}); err == nil {
 		t.Error("an untrusted certificate was accepted")
 	}
 }
@@ -132,7 +133,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 		"no servers":          {},
 		"refused":             {Servers: []string{"127.0.0.1:1"}},
 		"negative":            {Servers: []string{addr}, Timeout: -1},
-		"needs a User":        {Servers: []string{addr}, Private: true},
+		"needs a Login":       {Servers: []string{addr}, Private: true},
 		"begins with a slash": {Servers: []string{addr}, Chroot: "x"},
 	} {
 		if _, err := Dial(soon(t), cfg); err == nil || !strings.Contains(err.Error(), want) {

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -128,6 +129,11 @@ func receive[T any](t testing.TB, what string, from <-chan T) (v T) {
 	return v
 }
 
+// as returns a login that never changes.
+func as(user, password string) netaddr.Credentials {
+	return func(context.Context) (string, string, error) { return user, password, nil }
+}
+
 // fake is a server with scripted answers.
 type fake struct {
 	net.Listener
@@ -136,6 +142,8 @@ type fake struct {
 	timeout  time.Duration                               // that it grants; 0: 10 seconds
 	resumed  time.Duration                               // the same, to a session that comes back; 0: timeout
 	answer   func(conn int, xid int32, o opcode) message // the answer to a request
+	behind   func(zxid int64) bool                       // it closes the connection of a session that has seen this; nil: never
+	empty    atomic.Bool                                 // it knows no session
 }
 
 // message is an answer. raw overrides the other fields.
@@ -190,7 +198,19 @@ func startFake(t *testing.T, f *fake) string {
 
 func (f *fake) serve(c net.Conn) {
 	r := bufio.NewReader(c)
-	if _, err := readMessage(r); err != nil {
+	hello, err := readMessage(r)
+	if err != nil {
+		return
+	}
+	d := &decoder{b: hello}
+	d.int()
+	zxid := d.long()
+	d.int()
+	if f.behind != nil && f.behind(zxid) {
+		return
+	}
+	if known := d.long(); known != 0 && f.empty.Load() {
+		c.Write(appendText([]byte(nil), appendBool(appendText(make([]byte, 16), make([]byte, passwordSize)), false)))
 		return
 	}
 	n := int(f.conns.Add(1))

@@ -231,7 +231,6 @@ func (d *decoder) multiResults() []multiResult {
 var (
 	ErrNoNode        = errors.New("no such node")
 	ErrNodeExists    = errors.New("the node exists")
-	ErrNoAuth        = errors.New("the node's ACL forbids it")
 	ErrBadVersion    = errors.New("the node has another version")
 	ErrNotEmpty      = errors.New("the node has children")
 	ErrNoChildren    = errors.New("an ephemeral node can't have children")
@@ -245,11 +244,19 @@ var (
 	// will be before any later request is served.
 	ErrSessionExpired = errors.New("the session has expired")
 
-	// ErrAuthFailed means that the server refuses the user.
-	ErrAuthFailed = errors.New("the server refuses the user")
-
 	// ErrClosed means that Close was called.
 	ErrClosed = errors.New("the session is closed")
+)
+
+// Errors of what the server refuses for now. They are no facts: a right, a login or a quota may be given back, and the
+// session lives on.
+var (
+	ErrNoAuth    = errors.New("the node's ACL forbids it")
+	ErrQuota     = errors.New("a quota is used up")
+	ErrThrottled = errors.New("the server has too much to do")
+
+	// ErrAuthFailed means that the server refuses the login, and with it the connection.
+	ErrAuthFailed = errors.New("the server refuses the login")
 )
 
 var (
@@ -273,13 +280,16 @@ var errProtocol = errors.New("the server's message makes no sense")
 // codes maps the server's error codes.
 var codes = map[int32]error{
 	-4: ErrConnectionLoss, -6: ErrUnimplemented, -8: ErrBadArguments, -101: ErrNoNode,
-	-102: ErrNoAuth, -103: ErrBadVersion, -108: ErrNoChildren, -110: ErrNodeExists,
+	codeNoAuth: ErrNoAuth, -103: ErrBadVersion, -108: ErrNoChildren, -110: ErrNodeExists,
 	-111: ErrNotEmpty, -112: ErrSessionExpired, -115: ErrAuthFailed, codeMoved: ErrConnectionLoss,
+	-124: ErrAuthFailed, -125: ErrQuota, -127: ErrThrottled,
 }
 
 // codeMoved means that the session is in use on another connection. This request was refused, but
 // one before it may have been executed.
 const codeMoved = -118
+
+const codeNoAuth = -102
 
 func codeError(code int32) error {
 	if code == 0 {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -109,33 +108,6 @@ func TestServerThatIsTooOld(t *testing.T) {
 	}
 	if _, err := c.CreateAndList(soon(t), "/a/n-", nil); !errors.Is(err, ErrUnimplemented) {
 		t.Errorf("create and list: %v", err)
-	}
-}
-
-func TestRefusedUserIsFinal(t *testing.T) {
-	t.Parallel()
-	var refuse atomic.Bool
-	addr := startFake(t, &fake{answer: func(n int, _ int32, o opcode) message {
-		if o == opAuth && refuse.Load() {
-			return message{code: -115}
-		}
-		if o == opDelete {
-			return message{raw: []byte("the connection ends with this")}
-		}
-		return good(o)
-	}})
-	cfg := Config{Servers: []string{addr}, User: "ann", Password: "s3cret"}
-	c := dial(t, cfg)
-	refuse.Store(true)
-	if err := c.Delete(soon(t), "/a", -1); !errors.Is(err, ErrConnectionLoss) {
-		t.Errorf("delete: %v", err)
-	}
-	receive(t, "the session is over", c.Done())
-	if err := c.Err(); !errors.Is(err, ErrAuthFailed) {
-		t.Errorf("the session is over: %v", err)
-	}
-	if _, err := Dial(soon(t), cfg); !errors.Is(err, ErrAuthFailed) || strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("dial: %v", err)
 	}
 }
 

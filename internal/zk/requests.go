@@ -2,7 +2,6 @@ package zk
 
 import (
 	"context"
-	"errors"
 	"path"
 	"strings"
 )
@@ -219,8 +218,9 @@ func (c *Conn) GetAll(ctx context.Context, paths []string) ([]Node, error) {
 }
 
 // CheckAll checks in one transaction that nodes exist. It needs a majority of the servers, so it
-// also proves that the session lives. It returns the index of a node that doesn't exist, or -1.
-func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err error) {
+// also proves that the session lives. If one of them doesn't exist, or is refused, it returns its index and why; an index of
+// -1 comes with an error of the whole, or with none.
+func (c *Conn) CheckAll(ctx context.Context, paths []string) (failed int, err error) {
 	q := newRPC(opMulti, "")
 	q.idempotent = true
 	for _, path := range paths {
@@ -236,11 +236,8 @@ func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err e
 		return -1, &opError{opMulti, "", ErrConnectionLoss} // nothing that a server says
 	}
 	for i, r := range a.results {
-		switch err := codeError(int32(r)); {
-		case errors.Is(err, ErrNoNode):
-			return i, nil
-		case err != nil:
-			return -1, &opError{opMulti, "", err}
+		if r != 0 { // those behind it were not tried
+			return i, &opError{opMulti, paths[i], codeError(int32(r))}
 		}
 	}
 	return -1, nil

@@ -175,8 +175,8 @@ func TestCheckAll(t *testing.T) {
 	}
 	before := c.Deadline()
 	time.Sleep(time.Millisecond)
-	if missing, err := c.CheckAll(t.Context(), paths); missing != -1 || err != nil {
-		t.Errorf("all exist: %d, %v", missing, err)
+	if failed, err := c.CheckAll(t.Context(), paths); failed != -1 || err != nil {
+		t.Errorf("all exist: %d, %v", failed, err)
 	}
 	if c.Deadline().Before(before) {
 		t.Error("the deadline went back")
@@ -185,12 +185,12 @@ func TestCheckAll(t *testing.T) {
 		if err := c.Delete(t.Context(), paths[gone], -1); err != nil {
 			t.Fatal(err)
 		}
-		if missing, err := c.CheckAll(t.Context(), paths); missing != gone || err != nil {
-			t.Errorf("number %d is missing: %d, %v", gone, missing, err)
+		if failed, err := c.CheckAll(t.Context(), paths); failed != gone || !errors.Is(err, ErrNoNode) {
+			t.Errorf("number %d is missing: %d, %v", gone, failed, err)
 		}
 	}
-	if missing, err := c.CheckAll(t.Context(), nil); missing != -1 || err != nil {
-		t.Errorf("no paths: %d, %v", missing, err)
+	if failed, err := c.CheckAll(t.Context(), nil); failed != -1 || err != nil {
+		t.Errorf("no paths: %d, %v", failed, err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 func (c *Config) dialSession(ctx context.Context, addr string, own identity, zxid int64) (net.Conn, connectResponse, error) {
 	conn, err := c.connect(ctx, addr)
 	if err != nil {
-		return nil, connectResponse{}, err
+		return nil, connectResponse{}, fmt.Errorf("%w%s", err, c.TLS.Hint(err))
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	w, err := handshake(conn, own, c.Timeout, zxid)
@@ -27,7 +27,7 @@ func (c *Config) dialSession(ctx context.Context, addr string, own identity, zxi
 	}
 	if err != nil {
 		conn.Close()
-		return nil, w, fmt.Errorf("%s: %w", addr, err)
+		return nil, w, fmt.Errorf("%s: %w%s", addr, err, c.TLS.Hint(err))
 	}
 	return conn, w, nil
 }
@@ -44,6 +44,10 @@ const (
 	passwordSize       = 16
 )
 
+// errNotServed means that a server has closed the connection without a word. It does so if it doesn't serve for now, and to
+// a session that has seen more than the server has.
+var errNotServed = errors.New("the server doesn't serve")
+
 // handshake opens a session on a new connection, or resumes the session of own.
 func handshake(conn net.Conn, own identity, timeout time.Duration, zxid int64) (connectResponse, error) {
 	w := connectResponse{sentAt: time.Now()}
@@ -52,7 +56,7 @@ func handshake(conn net.Conn, own identity, timeout time.Duration, zxid int64) (
 	}
 	var head [4]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return w, fmt.Errorf("the server doesn't serve: %w", err)
+		return w, fmt.Errorf("%w: %w", errNotServed, err)
 	}
 	size := binary.BigEndian.Uint32(head[:])
 	if size > maxConnectResponse {
@@ -129,21 +133,19 @@ func (c *Conn) queueIntroduction() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastReceived = time.Now()
-	var first []*rpc
-	if c.cfg.User != "" {
-		first = append(first, c.login())
+	first := c.logins.requests()
+	if c.closing {
+		first = nil // to close a session takes no login
+	} else {
+		first = append(first, c.renewWatches()...)
 	}
-	first = append(first, c.renewWatches()...)
 	c.queue = append(first, c.queue...)
-}
-
-func (c *Conn) login() *rpc {
-	q := newRPC(opAuth, "")
-	q.xid, q.internal = xidAuth, true
-	q.frame = appendInt(q.frame, 0)
-	q.frame = appendText(q.frame, "digest")
-	q.frame = appendText(q.frame, c.cfg.User+":"+c.cfg.Password)
-	return q
+	c.logins.pending = 0
+	for _, q := range c.queue {
+		if q.opcode == opAuth {
+			c.logins.pending++
+		}
+	}
 }
 
 // maxPaths bounds the length of the paths in one request that sets watches, unless there is only one.
@@ -235,6 +237,9 @@ func (s *serverConn) nextWrite(buf []byte) (_ []byte, idle time.Duration) {
 	n := 0
 	for ; n < len(c.queue) && len(buf) < maxFlush; n++ {
 		q := c.queue[n]
+		if c.logins.pending > 0 && q.opcode != opAuth {
+			break
+		}
 		c.markSent(q, now)
 		buf = append(buf, q.frame...)
 	}
@@ -343,7 +348,19 @@ func (c *Conn) handleMessage(frame []byte, whole bool) error {
 	case err == nil:
 		err = q.decode(d)
 	}
-	return c.complete(q, code, err)
+	if code == codeMoved || slices.Contains(q.answer.results, codeMoved) {
+		c.takeBack(q)
+		return ErrConnectionLoss
+	}
+	return c.complete(q, err)
+}
+
+// takeBack is for a request that was refused since the session is in use on another connection: it counts as not answered.
+func (c *Conn) takeBack(q *rpc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q.answer = rpcAnswer{}
+	c.inFlight = slices.Insert(c.inFlight, 0, q)
 }
 
 func (c *Conn) handleEvent(d *decoder) error {
@@ -377,13 +394,21 @@ func (c *Conn) popInFlight(zxid int64) *rpc {
 }
 
 // complete finishes a request, and the session if the server says that it is over.
-func (c *Conn) complete(q *rpc, code int32, err error) error {
+func (c *Conn) complete(q *rpc, err error) error {
 	broken := errors.Is(err, errProtocol)
 	if broken {
 		err = fmt.Errorf("%w: %w", ErrConnectionLoss, err)
 	}
-	goodbye := q.opcode == opCloseSession
+	goodbye, login := q.opcode == opCloseSession, q.opcode == opAuth // q is not ours once it is finished
+	forbidden := errors.Is(err, ErrNoAuth) || slices.Contains(q.answer.results, codeNoAuth)
 	c.mu.Lock()
+	if err == nil {
+		c.broken = nil
+	}
+	if login && err == nil {
+		c.logins.pending--
+		c.toWrite.Notify()
+	}
 	if err == nil && q.commits() {
 		c.proof.agreed(q.sentAt)
 		c.lastAgreed = q.sentAt
@@ -399,10 +424,13 @@ func (c *Conn) complete(q *rpc, code int32, err error) error {
 		c.end(ErrSessionExpired)
 		return err
 	case errors.Is(err, ErrAuthFailed):
-		c.end(ErrAuthFailed)
+		c.failRefused(err)
 		return err
-	case broken || code == codeMoved:
+	case broken:
 		return err
+	case forbidden:
+		c.loginAgain()
 	}
+	c.useful = c.useful || !login
 	return nil
 }

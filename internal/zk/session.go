@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -27,14 +28,15 @@ type Config struct {
 	// 10 seconds.
 	Timeout time.Duration
 
-	// User and Password log in with the scheme "digest".
-	User, Password string
+	// Login returns the user and the password for the scheme "digest". It is called before each connection, and after
+	// the servers have refused a right, since passwords change. nil: there is no login.
+	Login netaddr.Credentials
 
 	// Private gives only this user access to the nodes that the session creates.
 	Private bool
 
 	// TLS enables TLS. An empty ServerName means the server's host.
-	TLS *tls.Config
+	TLS *netaddr.Certificates
 
 	// Dial makes connections. Default: net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -54,8 +56,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("zk: no servers to connect to")
 	case c.Timeout < 0 || c.MaxRequest < 0 || c.MaxAnswer < 0:
 		return c, errors.New("zk: a timeout or limit is negative")
-	case c.Private && c.User == "":
-		return c, errors.New("zk: Private needs a User")
+	case c.Private && c.Login == nil:
+		return c, errors.New("zk: Private needs a Login")
 	}
 	c.Chroot = strings.TrimSuffix(c.Chroot, "/")
 	if err := checkPath(c.Chroot); c.Chroot != "" && err != nil {
@@ -75,10 +77,10 @@ func (c Config) withDefaults() (Config, error) {
 // connect makes a TCP or TLS connection.
 func (c *Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 	conn, err := c.Dial(ctx, "tcp", addr)
-	if err != nil || c.TLS == nil {
+	own := c.TLS.Config()
+	if err != nil || own == nil {
 		return conn, err
 	}
-	own := c.TLS.Clone()
 	if own.ServerName == "" {
 		own.ServerName, _, _ = net.SplitHostPort(addr)
 	}
@@ -175,8 +177,32 @@ func (c *Conn) dialNext(ctx context.Context, timeout time.Duration) (net.Conn, c
 	c.mu.Lock()
 	zxid := c.zxid
 	c.mu.Unlock()
-	return c.cfg.dialSession(ctx, addr, c.identity, zxid)
+	if _, err := c.readLogin(ctx); err != nil {
+		return nil, connectResponse{}, err
+	}
+	conn, w, err := c.cfg.dialSession(ctx, addr, c.identity, zxid)
+	if zxid > 0 && errors.Is(err, errNotServed) {
+		return c.cfg.askWhetherKnown(ctx, addr, c.identity, err)
+	}
+	return conn, w, err
 }
+
+// askWhetherKnown asks a server that has closed the connection whether its session lives. A follower that lags behind closes
+// it too, and knows from its leader that the session lives: then the answer is errBehind. Servers that have lost their data do not know it.
+func (c *Config) askWhetherKnown(ctx context.Context, addr string, own identity, notServed error) (net.Conn, connectResponse, error) {
+	const nothingSeen = 0
+	conn, w, err := c.dialSession(ctx, addr, own, nothingSeen)
+	switch {
+	case errors.Is(err, ErrSessionExpired):
+		return nil, w, fmt.Errorf("%w: the servers neither know it nor what it has seen, as if they had lost their data", err)
+	case err == nil:
+		return conn, w, fmt.Errorf("%s: %w", addr, errBehind)
+	}
+	return nil, w, notServed
+}
+
+// errBehind means that a server knows the session, and less than it has seen. It comes with a connection.
+var errBehind = errors.New("the server lags behind what this session has seen")
 
 func (c *Conn) checkChroot(ctx context.Context) error {
 	_, _, err := c.Get(ctx, "/")
@@ -228,10 +254,15 @@ func (c *Conn) sendClose(ctx context.Context) error {
 // run serves one connection after the other until the session is over.
 func (c *Conn) run(s *serverConn) {
 	defer close(c.stopped)
-	for s != nil {
+	for useless := 0; s != nil; s = c.reconnect() {
+		c.useful = false
 		s.serve()
 		c.requeueInFlight()
-		s = c.reconnect()
+		if useless++; c.useful {
+			useless = 0
+			continue
+		}
+		wait.Sleep(c.ctx, wait.Backoff(useless-1, minPause, min(maxPause, c.Timeout()/beatPart)))
 	}
 	c.failPending()
 	if c.resumable != nil {
@@ -283,8 +314,22 @@ func (c *Conn) requeueInFlight() {
 // session is over.
 func (c *Conn) reconnect() *serverConn {
 	timeout, round := c.Timeout()/beatPart, 0
+	var behind time.Time // when a server first answered with errBehind
 	for tries := 1; c.ctx.Err() == nil; tries++ {
 		conn, w, err := c.dialNext(c.ctx, timeout)
+		c.setBroken(err)
+		switch {
+		case errors.Is(err, errBehind) && !behind.IsZero() && time.Since(behind) > c.Timeout():
+			// No follower lags for so long: the servers were given an older copy of their data.
+			c.end(fmt.Errorf("%w: for its whole timeout the servers have known less than it has seen, as if they were given an older copy of their data", ErrSessionExpired))
+			c.resumable = conn
+			continue
+		case errors.Is(err, errBehind):
+			conn.Close()
+			if behind.IsZero() {
+				behind = time.Now()
+			}
+		}
 		switch {
 		case err == nil && w.timeout < c.Timeout():
 			// The proofs so far are for longer: the servers' settings differ.
@@ -293,7 +338,7 @@ func (c *Conn) reconnect() *serverConn {
 		case err == nil:
 			return c.resumed(conn, w)
 		case errors.Is(err, ErrSessionExpired):
-			c.end(ErrSessionExpired)
+			c.end(err)
 		case tries%len(c.cfg.Servers) == 0: // all have been tried
 			wait.Sleep(c.ctx, wait.Backoff(round, minPause, maxPause))
 			round, timeout = round+1, longerTimeout(timeout, c.Timeout())

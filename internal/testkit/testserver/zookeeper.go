@@ -45,6 +45,14 @@ func SharedZooKeeper(tb testing.TB) *ZooKeeperServer {
 	return sharedZooKeeper.get(func() *ZooKeeperServer { return startZooKeeper(tb, ZooKeeperOptions{}) })
 }
 
+// LoseData kills the server, deletes its data and starts it again.
+func (s *ZooKeeperServer) LoseData() {
+	s.tb.Helper()
+	s.Kill()
+	s.usable(cmp.Or(os.RemoveAll(s.data()), os.MkdirAll(s.data(), 0o700)))
+	s.Start()
+}
+
 // URL returns how zklock.Open reaches the server, with TLS if it speaks that.
 func (s *ZooKeeperServer) URL() string {
 	if s.tls != nil {
