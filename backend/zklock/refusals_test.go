@@ -1,0 +1,202 @@
+package zklock
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// entrance is how programs of one user reach locks of their own, until that is withdrawn.
+type entrance struct {
+	url      string
+	withdraw func() (restore func())
+}
+
+// entrances make entrances whose rights, or whose login, can be withdrawn.
+var entrances = map[string]func(t *testing.T) entrance{"rights": withRights, "login": withLogin}
+
+// withRights returns an entrance whose user loses its rights to all nodes, and its connections.
+func withRights(t *testing.T) entrance {
+	t.Helper()
+	srv, op, chroot := testserver.SharedZooKeeper(t), admin(t), "/rights-"+driver.NewOwner()
+	makeNode(t, op, chroot, "", zk.Persistent)
+	p := faultproxy.New(t, srv.Addr())
+	var mu sync.Mutex
+	withdrawn := map[string]int{} // how often
+	change := func(by int, paths []string, perms uint32) {
+		mu.Lock()
+		defer mu.Unlock()
+		var changed []string
+		for _, path := range paths {
+			if withdrawn[path] += by; withdrawn[path] == 0 || by > 0 {
+				changed = append(changed, path)
+			}
+		}
+		setACL(t, srv.Addr(), perms, "", changed...)
+	}
+	return entrance{"zk://app:password@" + p.Addr() + chroot, func() func() {
+		paths := tree(t, op, chroot)
+		change(1, paths, 0x10)
+		p.Cut()
+		return func() { change(-1, paths, 0x1f) }
+	}}
+}
+
+// tree returns all paths from one on.
+func tree(t *testing.T, c *zk.Conn, path string) []string {
+	t.Helper()
+	paths := []string{path}
+	names, _, err := c.SyncAndList(t.Context(), path)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNoAuth) {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		paths = append(paths, tree(t, c, path+"/"+name)...)
+	}
+	return paths
+}
+
+// setACL gives everybody these rights to nodes, or the user whose digest it is. Nodes that are gone are left out.
+func setACL(t *testing.T, addr string, perms uint32, digest string, paths ...string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	long, text := binary.BigEndian.AppendUint32, func(b []byte, s string) []byte {
+		return append(binary.BigEndian.AppendUint32(b, uint32(len(s))), s...)
+	}
+	exchange := func(b []byte) (answer []byte) {
+		if _, err := c.Write(text(nil, string(b))); err != nil {
+			t.Fatal(err)
+		}
+		var head [4]byte
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			t.Fatal(err)
+		}
+		answer = make([]byte, binary.BigEndian.Uint32(head[:]))
+		if _, err := io.ReadFull(c, answer); err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	const timeout = 60_000
+	exchange(text(append(long(make([]byte, 12), timeout), make([]byte, 8)...), string(make([]byte, 16)))) // a session of its own
+	const opSetACL, opCloseSession, anyVersion, noNode = 7, 0xfffffff5, 0xffffffff, -101
+	for i, path := range paths {
+		scheme, id := "world", "anyone"
+		if digest != "" {
+			scheme, id = "digest", digest
+		}
+		b := text(long(long(nil, uint32(i+1)), opSetACL), path)
+		b = text(text(long(long(b, 1), perms), scheme), id)
+		answer := exchange(long(b, anyVersion))
+		if code := int32(binary.BigEndian.Uint32(answer[12:])); code != 0 && code != noNode {
+			t.Errorf("setACL %s: error %d", path, code)
+		}
+	}
+	exchange(long(long(nil, uint32(len(paths)+1)), opCloseSession))
+}
+
+// withLogin returns an entrance that refuses the login as a server does, and ends the connection.
+func withLogin(t *testing.T) entrance {
+	t.Helper()
+	srv, chroot := testserver.SharedZooKeeper(t), "/login-"+driver.NewOwner()
+	makeNode(t, admin(t), chroot, "", zk.Persistent)
+	var refusals atomic.Int32
+	gate := loginGate(t, srv.Addr(), func(string) bool { return refusals.Load() == 0 })
+	p := faultproxy.New(t, gate)
+	return entrance{"zk://app:password@" + p.Addr() + chroot, func() func() {
+		refusals.Add(1)
+		p.Cut()
+		return func() { refusals.Add(-1) }
+	}}
+}
+
+// loginGate forwards connections to a server, and answers to a login (user:password) as a server that refuses it.
+func loginGate(t *testing.T, server string, accepts func(login string) bool) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go passGate(c, server, accepts)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func passGate(c net.Conn, server string, accepts func(login string) bool) {
+	defer c.Close()
+	s, err := net.Dial("tcp", server)
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	go func() { io.Copy(c, s); c.Close() }()
+	login := []byte{0xff, 0xff, 0xff, 0xfc} // the number of such a request
+	for {
+		var head [4]byte
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return
+		}
+		b := make([]byte, binary.BigEndian.Uint32(head[:]))
+		if _, err := io.ReadFull(c, b); err != nil {
+			return
+		}
+		if bytes.HasPrefix(b, login) && !accepts(string(b[bytes.Index(b, []byte("digest"))+10:])) {
+			answer := append([]byte{0, 0, 0, 16}, login...)
+			c.Write(append(answer, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x8d)) // -115
+			return
+		}
+		if _, err := s.Write(append(head[:], b...)); err != nil {
+			return
+		}
+	}
+}
+
+// The kinds of refusals are what they are meant to be.
+func TestWithdrawals(t *testing.T) {
+	t.Parallel()
+	for kind, words := range map[string]string{"rights": "not permitted", "login": "refuse"} {
+		e := entrances[kind](t)
+		b := open(t, e.url)
+		r := request("a/b", driver.Exclusive)
+		acquire(t, b, r)
+		restore := e.withdraw()
+		eventually(t, "the refusal is told", func() bool {
+			err := b.Release(t.Context(), r.Hold)
+			if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+				t.Fatalf("%s: release: %v", kind, err)
+			}
+			return strings.Contains(err.Error(), words)
+		})
+		next := request("another", driver.Exclusive)
+		_, err := b.Acquire(t.Context(), next)
+		if !errors.Is(err, driver.ErrUnsent) || driver.Final(err) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: acquire: %v", kind, err)
+		}
+		restore()
+		eventually(t, "the lock is released", func() bool { return b.Release(t.Context(), r.Hold) == nil })
+		acquire(t, b, next)
+	}
+}
