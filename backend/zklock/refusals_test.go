@@ -43,7 +43,7 @@ func withRights(t *testing.T) entrance {
 				changed = append(changed, path)
 			}
 		}
-		setACL(t, srv.Addr(), perms, "", changed...)
+		setACL(t, srv.Addr(), perms, "", "", changed...)
 	}
 	return entrance{"zk://app:password@" + p.Addr() + chroot, func() func() {
 		paths := tree(t, op, chroot)
@@ -67,8 +67,9 @@ func tree(t *testing.T, c *zk.Conn, path string) []string {
 	return paths
 }
 
-// setACL gives everybody these rights to nodes, or the user whose digest it is. Nodes that are gone are left out.
-func setACL(t *testing.T, addr string, perms uint32, digest string, paths ...string) {
+// setACL gives everybody these rights to nodes, or only the user of this digest. It logs in first, if login is not empty. Nodes
+// that are gone are left out.
+func setACL(t *testing.T, addr string, perms uint32, login, digest string, paths ...string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -94,6 +95,10 @@ func setACL(t *testing.T, addr string, perms uint32, digest string, paths ...str
 	}
 	const timeout = 60_000
 	exchange(text(append(long(make([]byte, 12), timeout), make([]byte, 8)...), string(make([]byte, 16)))) // a session of its own
+	if login != "" {
+		const xid, opAuth, kind = 0xfffffffc, 100, 0
+		exchange(text(text(long(long(long(nil, xid), opAuth), kind), "digest"), login))
+	}
 	const opSetACL, opCloseSession, anyVersion, noNode = 7, 0xfffffff5, 0xffffffff, -101
 	for i, path := range paths {
 		scheme, id := "world", "anyone"
