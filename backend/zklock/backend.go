@@ -93,7 +93,7 @@ func (b *Backend) checkRequest(r driver.Request) error {
 	case !isUUID(r.Owner):
 		return fmt.Errorf("%w: Owner %q: want a UUID", driver.ErrInvalid, r.Owner)
 	case r.TTL > b.caps.MaxTTL:
-		return fmt.Errorf("%w: TTL %v: want at most %v", driver.ErrInvalid, r.TTL, b.caps.MaxTTL)
+		return fmt.Errorf("%w: TTL %v: want at most %v, half of the servers' maxSessionTimeout", driver.ErrInvalid, r.TTL, b.caps.MaxTTL)
 	}
 	return nil
 }

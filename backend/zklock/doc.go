@@ -20,19 +20,27 @@
 //
 // The default port is 2181. A user logs in with the scheme "digest". The chroot must exist. zks
 // uses TLS: ca names a file with trusted authorities, cert and key the client's own certificate, and servername the
-// name in the certificates of all servers, instead of the hosts.
+// name in the certificates of all servers, instead of the hosts. These files are read again for each connection.
 //
-//	timeout  how long opening a session may take; default 5s
-//	acl      open (default): everybody has access to the nodes, as in Curator;
-//	         creator: only the URL's user
+//	timeout        how long opening a session may take; default 5s
+//	acl            open (default): everybody has access to the nodes, as in Curator;
+//	               creator: only the URL's user
+//	password_file  a file with the password, in place of the URL's; it is read again for each
+//	               connection, and when the servers refuse a right
+//
+// # Refusals
+//
+// What the servers refuse for now, because of the login, the rights or a quota, ends nothing: the call
+// fails with the reason, and may be repeated. Only Open, and a backend's first call, answer ErrInvalid.
 //
 // # Sessions
 //
 // Locks with the same TTL share a session, whose timeout is twice the TTL: a session provably lives
 // for another half of its timeout. Open learns the servers' bounds for a session timeout, and half
 // of them bound the TTL. When a session ends all its holds are lost, and its waiters leave the
-// queues. Nothing is carried over to its successor. A session stays alive as long as the process,
-// also for holds that are not renewed: these last until they are released.
+// queues. Nothing is carried over to its successor. Servers that have lost their data know no session:
+// that is the end of all. A session stays alive as long as the process, also for holds that are not
+// renewed: these last until they are released.
 //
 // # Fences
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,30 +16,37 @@ import (
 )
 
 func TestURLs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	writeFile(t, file, "hunter2")
 	for raw, want := range map[string]string{
-		"zk://":                       "zk://localhost:2181/",
-		"zk://b,a:1/app/locks/":       "zk://a:1,b:2181/app/locks",
-		"zks://u:p%40@h/x?timeout=1s": "zks://h:2181/x",
-		"zk://u:p@h?acl=creator":      "zk://h:2181/",
-		"zk://[::1]:7,h/":             "zk://[::1]:7,h:2181/",
-		"zk://h/a//b":                 "",
-		"zk://h/../b":                 "",
-		"zk://h/zookeeper":            "",
-		"zk://h/zookeeper/quota":      "",
-		"zk://h/%0A":                  "",
-		"zk://h:0":                    "",
-		"zk://h,:port":                "",
-		"zk://h,,g":                   "",
-		"zk:h":                        "",
-		"zk://h?acl=creator":          "",
-		"zk://h?acl=nobody":           "",
-		"zk://:hunter2@h":             "",
-		"zk://u%3Av:hunter2@h":        "",
-		"zk://u:hunter2@h?colour=red": "",
-		"zk://u:hunter2/2@h":          "",
-		"zk://h?ca=/x":                "",
-		"zks://h?ca=/does/not/exist":  "",
-		"zk://h?timeout=never":        "",
+		"zk://":                                "zk://localhost:2181/",
+		"zk://b,a:1/app/locks/":                "zk://a:1,b:2181/app/locks",
+		"zks://u:p%40@h/x?timeout=1s":          "zks://h:2181/x",
+		"zk://u:p@h?acl=creator":               "zk://h:2181/",
+		"zk://[::1]:7,h/":                      "zk://[::1]:7,h:2181/",
+		"zk://h/a//b":                          "",
+		"zk://h/../b":                          "",
+		"zk://h/zookeeper":                     "",
+		"zk://h/zookeeper/quota":               "",
+		"zk://h/%0A":                           "",
+		"zk://h:0":                             "",
+		"zk://h,:port":                         "",
+		"zk://h,,g":                            "",
+		"zk:h":                                 "",
+		"zk://h?acl=creator":                   "",
+		"zk://h?acl=nobody":                    "",
+		"zk://:hunter2@h":                      "",
+		"zk://u%3Av:hunter2@h":                 "",
+		"zk://u:hunter2@h?colour=red":          "",
+		"zk://u:hunter2/2@h":                   "",
+		"zk://h?ca=/x":                         "",
+		"zk://u:p@h?password_file=/dev/null":   "",
+		"zk://u@h?password_file=/dev/null":     "", // it is empty
+		"zk://u@h?password_file=/no/such/file": "",
+		"zk://h?password_file=" + file:         "",
+		"zk://u@h?password_file=" + file:       "zk://h:2181/",
+		"zks://h?ca=/does/not/exist":           "",
+		"zk://h?timeout=never":                 "",
 	} {
 		u, err := driver.ParseURL(raw)
 		var o *serverOptions
@@ -105,6 +113,11 @@ func TestBoundsOfTheTTL(t *testing.T) {
 	b := open(t, srv.URL())
 	if c := b.Caps(); c.MinTTL != 30*time.Second || c.MaxTTL != 90*time.Second {
 		t.Errorf("from %v to %v", c.MinTTL, c.MaxTTL)
+	}
+	long := request("", driver.Exclusive)
+	long.TTL = b.caps.MaxTTL + 1
+	if err := refused(t, b, long, driver.ErrInvalid); !strings.Contains(err.Error(), "maxSessionTimeout") {
+		t.Errorf("a TTL above the maximum: %v", err)
 	}
 	for _, ttl := range []time.Duration{b.caps.MinTTL, 45_678 * time.Millisecond, b.caps.MaxTTL} {
 		r := request("", driver.Exclusive)
