@@ -156,3 +156,25 @@ func multiErrors(code int32) []byte {
 	b := appendInt(appendBool(appendInt(nil, int32(multiError)), false), code)
 	return appendMultiEnd(appendInt(b, code))
 }
+
+// What a server refuses for now concerns one request.
+func TestRefusedRequests(t *testing.T) {
+	t.Parallel()
+	var code atomic.Int32
+	f := &fake{answer: func(_ int, _ int32, o opcode) message {
+		if o == opCreate2 {
+			return message{code: code.Load()}
+		}
+		return good(o)
+	}}
+	c := at(t, startFake(t, f))
+	for refused, want := range map[int32]error{-102: ErrNoAuth, -125: ErrQuota, -127: ErrThrottled} {
+		code.Store(refused)
+		if _, _, err := c.Create(soon(t), "/a", nil, Ephemeral); !errors.Is(err, want) || errors.Is(err, ErrNotSent) {
+			t.Errorf("%d: %v", refused, err)
+		}
+	}
+	if c.Err() != nil || f.conns.Load() != 1 {
+		t.Errorf("afterwards: %v, on connection %d", c.Err(), f.conns.Load())
+	}
+}
