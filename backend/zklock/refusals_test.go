@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
@@ -204,4 +205,29 @@ func TestWithdrawals(t *testing.T) {
 		eventually(t, "the lock is released", func() bool { return b.Release(t.Context(), r.Hold) == nil })
 		acquire(t, b, next)
 	}
+}
+
+// A holder of a permit may not leave the queue for a moment: it does once it may.
+func TestPlaceOfAPermitWithoutRight(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	r := request("", driver.Counted)
+	r.Limit = 1
+	acquire(t, a, r)
+	release(t, a, r)
+	queue := pathOf(r.Name) + "/" + locksNode
+	op, addr := admin(t), testserver.SharedZooKeeper(t).Addr()
+	eventually(t, "the queue is empty", func() bool { return len(nodes(t, op, queue)) == 0 })
+	const all, del = 0x1f, 0x8
+	setACL(t, addr, all&^del, "", "", queue)
+	holder, next := r, r
+	holder.Owner, next.Owner = driver.NewOwner(), driver.NewOwner()
+	acquire(t, a, holder)
+	time.Sleep(3 * deleteRetry)
+	release(t, a, holder)
+	setACL(t, addr, all, "", "", queue)
+	eventually(t, "the next one is granted", func() bool {
+		_, err := b.Acquire(t.Context(), next)
+		return err == nil
+	})
 }
