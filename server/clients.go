@@ -64,20 +64,35 @@ func (q *quota) put(who string, key holdKey, c counted) {
 	q.holds[who][key] = c
 }
 
-// prolong counts a hold that is counted, or a place in a queue, for its TTL from now. Like a renewal, it shortens only
-// with Shorten.
+// prolong counts a hold that is counted, or a place in a queue, for its TTL from now at least. Like a renewal, it
+// shortens nothing.
 func (q *quota) prolong(who string, h driver.Hold, waits bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	old, known := q.holds[who][keyOf(h)]
-	if until := time.Now().Add(h.TTL); known && (h.Shorten || until.After(old.until)) {
+	if until := time.Now().Add(h.TTL); known && until.After(old.until) {
 		q.holds[who][keyOf(h)] = counted{old.mode, until, waits}
 	}
 }
 
-// granted counts a hold as prolong does, under the mode of its grant. Its place may have ceased to count while it waited.
-func (q *quota) granted(who string, h driver.Hold) {
-	q.prolong(who, h, false)
+// set counts a hold that is counted, or a place in a queue, for its TTL from now, which replaces the longer time of
+// its attempt.
+func (q *quota) set(who string, h driver.Hold, waits bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if old, known := q.holds[who][keyOf(h)]; known {
+		q.holds[who][keyOf(h)] = counted{old.mode, time.Now().Add(h.TTL), waits}
+	}
+}
+
+// granted counts a hold under the mode of its grant, as prolong does if it held before, else as set does. Its place
+// may have ceased to count while it waited.
+func (q *quota) granted(who string, h driver.Hold, held bool) {
+	if held {
+		q.prolong(who, h, false)
+	} else {
+		q.set(who, h, false)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c, known := q.holds[who][keyOf(h)]

@@ -100,16 +100,16 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 func (c *exchange) count(h driver.Hold, g driver.Grant, err error, known, held bool) {
 	switch {
 	case err == nil:
-		h.TTL, h.Shorten = g.TTL, !held
-		c.s.quota.granted(c.who.Name, h)
+		h.TTL = g.TTL
+		c.s.quota.granted(c.who.Name, h, held)
 	case c.spent:
 		c.s.quota.remove(h, false)
 	case c.unknown:
-		h.Shorten = false
 		c.s.quota.prolong(c.who.Name, h, !held)
-	case !held && c.queued:
-		h.Shorten = !known
+	case !held && c.queued && known:
 		c.s.quota.prolong(c.who.Name, h, true)
+	case !held && c.queued:
+		c.s.quota.set(c.who.Name, h, true)
 	case !known:
 		c.s.quota.remove(h, false)
 	}
@@ -340,9 +340,7 @@ func (c *exchange) renewAll(holds []driver.Hold) []error {
 			c.s.quota.remove(holds[i], true)
 			c.s.seen.lost(holds[i])
 		case httpwire.Unknown:
-			h := holds[i]
-			h.Shorten = false
-			c.s.quota.prolong(c.who.Name, h, false)
+			c.s.quota.prolong(c.who.Name, holds[i], false)
 			c.s.seen.unknownRenewal(holds[i], err)
 		}
 	}

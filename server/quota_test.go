@@ -130,7 +130,7 @@ func TestQuotaOfALaterKind(t *testing.T) {
 		if _, _, err := q.add("ci", h, 0, 1); err != nil {
 			t.Fatal(err)
 		}
-		q.granted("ci", h)
+		q.granted("ci", h, false)
 	}
 	if q.remove(driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Exclusive}, true); q.allHolds() != 1 {
 		t.Error("the permit is not counted")

@@ -21,7 +21,6 @@ type grantedHold struct {
 	last    uint64         // the greatest fence
 	until   time.Time      // it lives until then at least
 	kept    time.Time      // members may keep votes until then
-	ending  bool           // it is to end by itself: no votes are won back
 	pending bool           // an Acquire is running, or its outcome is unknown
 	missed  []int          // by member: consecutive renewals that found no vote there
 	loss    *lossSignal
@@ -85,16 +84,13 @@ func (hs *grantedHolds) undecided(owner string, unchanged bool) {
 
 // renewing notes that members may keep a hold until then.
 func (hs *grantedHolds) renewing(r driver.Hold, until time.Time) {
-	hs.update(r.Owner, func(h *grantedHold) { h.kept, h.ending = later(h.kept, until), r.Shorten })
+	hs.update(r.Owner, func(h *grantedHold) { h.kept = later(h.kept, until) })
 }
 
 // renewed moves the end of a hold that a majority has renewed.
 func (hs *grantedHolds) renewed(r driver.Hold, until time.Time) {
 	hs.update(r.Owner, func(h *grantedHold) {
-		if !r.Shorten {
-			until = later(until, h.until)
-		}
-		h.request.TTL, h.until, h.last = r.TTL, until, max(h.last, r.Floor)
+		h.request.TTL, h.until, h.last = r.TTL, later(until, h.until), max(h.last, r.Floor)
 		h.request.Mode = r.Mode // another connection may have downgraded it
 	})
 }
@@ -137,7 +133,7 @@ func (hs *grantedHolds) found(owner string, member int, there bool) (missing boo
 func (hs *grantedHolds) wanted(owner string) (w grantedHold, ok bool) {
 	hs.update(owner, func(h *grantedHold) {
 		left := time.Until(h.until)
-		w, ok = *h, left > 0 && !h.pending && !h.ending
+		w, ok = *h, left > 0 && !h.pending
 		w.request.TTL = max(w.request.TTL, left)
 	})
 	return w, ok

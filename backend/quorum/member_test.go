@@ -492,22 +492,6 @@ func TestRemainsOfALongerLife(t *testing.T) {
 	}
 }
 
-// The last renewal, with Shorten, ends the hold at all members, and no vote outlives it.
-func TestShortenEndsTheHold(t *testing.T) {
-	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, _ *wire) {
-		r := request(driver.Exclusive)
-		take(t, b, r)
-		extend(t, b, r, time.Hour)
-		c.stores[0].Connect().Release(t.Context(), r.Hold)
-		renewed(t, b, r)
-		last := r
-		last.TTL, last.Shorten = time.Second, true
-		renewed(t, b, last) // the second renewal without a vote at the first member
-		time.Sleep(2 * time.Second)
-		c.leavesNothing(t, r.Hold)
-	})
-}
-
 // generous is a member that reports a longer life than requested.
 type generous struct{ *odd }
 

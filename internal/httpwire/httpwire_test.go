@@ -29,7 +29,7 @@ func through[T any](t *testing.T, v T) T {
 
 func TestMessagesKeepAll(t *testing.T) {
 	t.Parallel()
-	hold := driver.Hold{Name: "a/ü\n", Owner: "o", Mode: driver.Write, TTL: 30 * time.Second, Floor: 1<<63 - 1, Shorten: true}
+	hold := driver.Hold{Name: "a/ü\n", Owner: "o", Mode: driver.Write, TTL: 30 * time.Second, Floor: 1<<63 - 1}
 	request := driver.Request{Hold: hold, Limit: 3, Fixed: true, Queue: true, Fences: 1 << 60, Meta: map[string]string{"pid": "7"}}
 	if got := through(t, FromRequest(request)).Driver(); !reflect.DeepEqual(got, request) {
 		t.Errorf("request: got %+v, want %+v", got, request)

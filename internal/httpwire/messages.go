@@ -97,12 +97,11 @@ type Caps struct {
 
 // Hold is driver.Hold.
 type Hold struct {
-	Name    string      `json:"name"`
-	Owner   string      `json:"owner"`
-	Mode    driver.Mode `json:"mode,omitempty"` // exclusive if absent
-	TTL     int64       `json:"ttl_ms,omitempty"`
-	Floor   uint64      `json:"floor,string,omitempty"`
-	Shorten bool        `json:"shorten,omitempty"`
+	Name  string      `json:"name"`
+	Owner string      `json:"owner"`
+	Mode  driver.Mode `json:"mode,omitempty"` // exclusive if absent
+	TTL   int64       `json:"ttl_ms,omitempty"`
+	Floor uint64      `json:"floor,string,omitempty"`
 }
 
 // Request is driver.Request, for POST /v1/acquire and /v1/watch.
@@ -350,7 +349,7 @@ func queueing(s string) driver.Queueing {
 
 // FromHold describes h.
 func FromHold(h driver.Hold) Hold {
-	return Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, TTL: Up(h.TTL), Floor: h.Floor, Shorten: h.Shorten}
+	return Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, TTL: Up(h.TTL), Floor: h.Floor}
 }
 
 // Driver returns h for a backend.
@@ -358,7 +357,7 @@ func (h Hold) Driver() driver.Hold {
 	if h.Mode == 0 {
 		h.Mode = driver.Exclusive
 	}
-	return driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, TTL: Duration(h.TTL), Floor: h.Floor, Shorten: h.Shorten}
+	return driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, TTL: Duration(h.TTL), Floor: h.Floor}
 }
 
 // FromRequest describes r.
