@@ -15,28 +15,17 @@ import (
 // Each connection has connections of its own to the members' stores.
 func TestConformance(t *testing.T) {
 	a, b, c := memlock.NewStore(), memlock.NewStore(), memlock.NewStore()
-	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
-		return shard.New(ctx, []shard.Member{
+	drivertest.Run(t, drivertest.Harness{Open: func(context.Context) (driver.Backend, error) {
+		return shard.New([]shard.Member{
 			{Name: "a", Backend: a.Connect()}, {Name: "b", Backend: b.Connect()}, {Name: "c", Backend: c.Connect()},
-		}, nil)
-	}})
-}
-
-// While a member joins and another one leaves, half of the locks are taken at two.
-func TestConformanceOfAChange(t *testing.T) {
-	a, b, c := memlock.NewStore(), memlock.NewStore(), memlock.NewStore()
-	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
-		return shard.New(ctx, []shard.Member{
-			{Name: "a", Backend: a.Connect()}, {Name: "b", Backend: b.Connect(), State: shard.Leaving},
-			{Name: "c", Backend: c.Connect(), State: shard.Joining},
-		}, nil)
+		})
 	}})
 }
 
 // Each member is a quorum of one member.
 func TestConformanceWithQuorums(t *testing.T) {
 	a, b, c := memlock.NewStore(), memlock.NewStore(), memlock.NewStore()
-	drivertest.Run(t, drivertest.Harness{TTL: 1500 * time.Millisecond, Open: func(ctx context.Context) (driver.Backend, error) {
+	drivertest.Run(t, drivertest.Harness{TTL: 1500 * time.Millisecond, Open: func(context.Context) (driver.Backend, error) {
 		var members []shard.Member
 		for i, s := range []*memlock.Store{a, b, c} {
 			q, err := quorum.New([]driver.Backend{s.Connect()}, &quorum.Options{MemberTimeout: 10 * time.Second})
@@ -45,6 +34,6 @@ func TestConformanceWithQuorums(t *testing.T) {
 			}
 			members = append(members, shard.Member{Name: string(rune('a' + i)), Backend: q})
 		}
-		return shard.New(ctx, members, nil)
+		return shard.New(members)
 	}})
 }

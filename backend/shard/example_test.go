@@ -13,11 +13,11 @@ import (
 
 func Example() {
 	ctx := context.Background()
-	b, err := shard.New(ctx, []shard.Member{
+	b, err := shard.New([]shard.Member{
 		{Name: "a", Backend: memlock.New()}, // in earnest: redislock, etcdlock, a quorum, …
 		{Name: "b", Backend: memlock.New()},
 		{Name: "c", Backend: memlock.New()},
-	}, nil)
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -48,7 +48,6 @@ var errDown = errors.New("connection refused")
 type cluster struct {
 	t      testing.TB
 	stores map[string]*memlock.Store
-	fixed  bool // a hold's TTL can't become longer
 }
 
 func newCluster(t testing.TB, names ...string) *cluster {
@@ -63,52 +62,9 @@ func newCluster(t testing.TB, names ...string) *cluster {
 type wire struct {
 	*memlock.Backend
 	mu    sync.Mutex
-	down  bool                     // calls fail
-	hangs bool                     // calls have no answer
-	gone  error                    // returned by calls, which are not sent; nil: they are sent
-	fixed map[string]time.Duration // TTLs by Owner, beyond which Renew can't go, as in a session; nil: it can
-	other *memlock.Backend         // replaces the member after it lost its memory
-
-	spends int             // so many attempts release their Owners
-	spent  map[string]bool // these Owners
-}
-
-// spend makes the next attempts release their Owners.
-func (w *wire) spend(attempts int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.spends, w.spent = attempts, map[string]bool{}
-}
-
-// spendOne returns an error if an attempt releases its Owner, or repeats one that was released.
-func (w *wire) spendOne(owner string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case w.spent[owner]:
-		return fmt.Errorf("%w: the Owner was released", driver.ErrInvalid)
-	case w.spends > 0:
-		w.spends--
-		w.spent[owner] = true
-		return driver.Spent(errDown)
-	}
-	return nil
-}
-
-// replace makes the member lose its memory.
-func (w *wire) replace(s *memlock.Store) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.other = s.Connect()
-}
-
-func (w *wire) to() *memlock.Backend {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.other != nil {
-		return w.other
-	}
-	return w.Backend
+	down  bool  // calls fail
+	hangs bool  // calls have no answer
+	gone  error // returned by calls, which are not sent; nil: they are sent
 }
 
 func (w *wire) set(down, hangs bool) {
@@ -144,61 +100,21 @@ func (w *wire) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 	if err := w.pass(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := w.spendOne(r.Owner); err != nil {
-		return driver.Grant{}, err
-	}
-	g, err := w.to().Acquire(ctx, r)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err == nil && w.fixed != nil {
-		w.fixed[r.Owner] = r.TTL
-	}
-	return g, err
+	return w.Backend.Acquire(ctx, r)
 }
 
 func (w *wire) Renew(ctx context.Context, holds []driver.Hold) []error {
 	if err := w.pass(ctx); err != nil {
-		errs := make([]error, len(holds))
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+		return slices.Repeat([]error{err}, len(holds))
 	}
-	for _, h := range holds {
-		if life, is := w.life(h.Owner); is && h.TTL > life {
-			return slices.Repeat([]error{driver.ErrUnsupported}, len(holds))
-		}
-	}
-	return w.to().Renew(ctx, holds)
-}
-
-// life returns the TTL of a hold, where it can't change.
-func (w *wire) life(owner string) (time.Duration, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	d, is := w.fixed[owner]
-	return d, is
+	return w.Backend.Renew(ctx, holds)
 }
 
 func (w *wire) Release(ctx context.Context, h driver.Hold) error {
 	if err := w.pass(ctx); err != nil {
 		return err
 	}
-	return w.to().Release(ctx, h)
-}
-
-func (w *wire) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	if err := w.pass(ctx); err != nil {
-		return driver.Info{}, err
-	}
-	return w.to().Inspect(ctx, name)
-}
-
-func (w *wire) List(ctx context.Context, prefix string, yield func(string) bool) error {
-	if err := w.pass(ctx); err != nil {
-		return err
-	}
-	return w.to().List(ctx, prefix, yield)
+	return w.Backend.Release(ctx, h)
 }
 
 // process is a backend with its own connections.
@@ -207,60 +123,21 @@ type process struct {
 	wires map[string]*wire
 }
 
-// open makes a process with a list such as "a b +c -d": c joins, and d leaves.
-func (c *cluster) open(list string) (*process, error) {
-	return c.openCut(list, "")
-}
-
-// openCut is like open, with members that are down.
-func (c *cluster) openCut(list, down string) (*process, error) {
-	p := &process{wires: map[string]*wire{}}
-	var members []shard.Member
-	for _, word := range strings.Fields(list) {
-		name := strings.TrimLeft(word, "+-")
-		w := &wire{Backend: c.stores[name].Connect(), down: strings.Contains(down, name)}
-		if c.fixed {
-			w.fixed = map[string]time.Duration{}
-		}
-		p.wires[name] = w
-		m := shard.Member{Name: name, Backend: w}
-		switch word[0] {
-		case '+':
-			m.State = shard.Joining
-		case '-':
-			m.State = shard.Leaving
-		}
-		members = append(members, m)
-	}
-	var err error
-	p.Backend, err = shard.New(c.t.Context(), members, nil)
-	if err == nil {
-		c.t.Cleanup(func() { p.Close() })
-	}
-	return p, err
-}
-
+// process makes a process with a list of members, such as "a b c".
 func (c *cluster) process(list string) *process {
 	c.t.Helper()
-	p, err := c.open(list)
-	if err != nil {
+	p := &process{wires: map[string]*wire{}}
+	var members []shard.Member
+	for _, name := range strings.Fields(list) {
+		p.wires[name] = &wire{Backend: c.stores[name].Connect()}
+		members = append(members, shard.Member{Name: name, Backend: p.wires[name]})
+	}
+	var err error
+	if p.Backend, err = shard.New(members); err != nil {
 		c.t.Fatalf("%s: %v", list, err)
 	}
+	c.t.Cleanup(func() { p.Close() })
 	return p
-}
-
-// refused checks that a list is refused because another one is in use.
-func (c *cluster) refused(list, other string) {
-	c.t.Helper()
-	p, err := c.open(list)
-	if err == nil {
-		p.Close()
-		c.t.Fatalf("%s was accepted beside %s", list, other)
-	}
-	mine := strings.ReplaceAll(list, " ", ",")
-	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "list is "+mine) || !strings.Contains(err.Error(), "the list "+other) {
-		c.t.Fatalf("%s: %v", list, err)
-	}
 }
 
 func request(name string) driver.Request {

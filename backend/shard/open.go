@@ -32,7 +32,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 const form = "URL: want shard:?member=NAME=URL&member=NAME=URL, each NAME=URL %-encoded"
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	all, urls, opts, err := parseURL(u)
+	all, urls, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	for i, b := range backends {
 		all[i].Backend = b
 	}
-	b, err := New(ctx, all, opts)
+	b, err := New(all)
 	if err != nil {
 		members.CloseAll(backends)
 		return nil, err
@@ -56,32 +56,23 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 }
 
 // parseURL returns the members, without backends yet, and their URLs.
-func parseURL(u *url.URL) ([]Member, []string, *Options, error) {
+func parseURL(u *url.URL) (all []Member, urls []string, err error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
+		return nil, nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
 	}
 	if u.Host != "" || u.Opaque != "" || u.Path != "" || u.User != nil || u.Fragment != "" || len(query["member"]) == 0 {
-		return nil, nil, nil, fmt.Errorf("%w: %s", driver.ErrInvalid, form)
+		return nil, nil, fmt.Errorf("%w: %s", driver.ErrInvalid, form)
 	}
-	var all []Member
-	var urls []string
-	for _, state := range []struct {
-		key string
-		State
-	}{{"member", Staying}, {"joining", Joining}, {"leaving", Leaving}} {
-		for _, value := range query[state.key] {
-			name, raw, ok := strings.Cut(value, "=")
-			if !ok || strings.Contains(name, ":") {
-				return nil, nil, nil, fmt.Errorf("%w: a %s has no name; %s", driver.ErrInvalid, state.key, form)
-			}
-			all, urls = append(all, Member{Name: name, State: state.State}), append(urls, raw)
+	for _, value := range query["member"] {
+		name, raw, ok := strings.Cut(value, "=")
+		if !ok || strings.Contains(name, ":") {
+			return nil, nil, fmt.Errorf("%w: a member has no name; %s", driver.ErrInvalid, form)
 		}
-		query.Del(state.key)
+		all, urls = append(all, Member{Name: name}), append(urls, raw)
 	}
-	p := driver.NewParams(&url.URL{RawQuery: query.Encode()})
-	opts := &Options{Group: p.String("group", ""), Record: p.Duration("record", 0)}
-	return all, urls, opts, p.Err()
+	query.Del("member")
+	return all, urls, driver.NewParams(&url.URL{RawQuery: query.Encode()}).Err()
 }
 
 // suffices reports whether a member can do what all others can.

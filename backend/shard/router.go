@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/members"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -71,98 +69,6 @@ func (r *Router) Do(ctx context.Context, key string, f func(context.Context) err
 	}
 	defer unlock()
 	return f(ctx)
-}
-
-// State says which of two lists has a member while the list changes.
-type State uint8
-
-// The states. A Joining member is not in the old list, which other processes may still
-// have. A Leaving member is not in the new one. While there are such members, a lock whose
-// member changes is taken at both, the old one first.
-const (
-	Staying State = iota
-	Joining
-	Leaving
-)
-
-type member struct {
-	members.Member
-	state State
-}
-
-// wrap adds the member's name to err.
-func (m *member) wrap(err error) error { return fmt.Errorf("shard: member %s: %w", m.Name, err) }
-
-// list is a list of members that locks are placed by.
-type list struct {
-	text    string // the names, which other processes compare
-	members []*member
-	seeds   []uint64
-}
-
-func newList(members []*member) *list {
-	l := &list{members: slices.Clone(members)}
-	// All processes need the same order, in which equal scores are decided.
-	slices.SortFunc(l.members, func(a, b *member) int { return strings.Compare(a.Name, b.Name) })
-	var names []string
-	for _, m := range l.members {
-		names = append(names, m.Name)
-		l.seeds = append(l.seeds, hash(m.Name))
-	}
-	l.text = strings.Join(names, ",")
-	return l
-}
-
-// member returns the member that has a name.
-func (l *list) member(name string) *member { return l.members[pick(l.seeds, name)] }
-
-// majority returns the number of members at which the list must be registered.
-func (l *list) majority() int { return len(l.members)/2 + 1 }
-
-// makeLists returns one list, or the old and the new one while members come or go.
-func makeLists(all []*member) ([]*list, error) {
-	var before, after []*member
-	for _, m := range all {
-		if m.state != Joining {
-			before = append(before, m)
-		}
-		if m.state != Leaving {
-			after = append(after, m)
-		}
-	}
-	switch {
-	case len(all) == 0:
-		return nil, fmt.Errorf("%w: shard: no members", driver.ErrInvalid)
-	case len(before) == 0:
-		return nil, fmt.Errorf("%w: shard: all members are joining: add those that other processes use now", driver.ErrInvalid)
-	case len(after) == 0:
-		return nil, fmt.Errorf("%w: shard: all members are leaving", driver.ErrInvalid)
-	case len(before) == len(all) && len(after) == len(all):
-		return []*list{newList(after)}, nil
-	}
-	return []*list{newList(before), newList(after)}, nil
-}
-
-// target has the members at which a name is locked. second is nil unless the name's member
-// changes.
-type target struct{ first, second *member }
-
-func targetOf(lists []*list, name string) target {
-	t := target{first: lists[0].member(name)}
-	if len(lists) == 2 {
-		if m := lists[1].member(name); m != t.first {
-			t.second = m
-		}
-	}
-	return t
-}
-
-// members returns one or two members.
-func (t target) members() []*member {
-	if t.second == nil {
-		return []*member{t.first}
-	}
-	return []*member{t.first, t.second}
 }
 
 // pick returns the index of the member that has a name: the one with the greatest score

@@ -113,7 +113,7 @@ func BenchmarkPair(b *testing.B) {
 			for i := range n {
 				members = append(members, shard.Member{Name: fmt.Sprint("m", i), Backend: memlock.New()})
 			}
-			s, err := shard.New(b.Context(), members, nil)
+			s, err := shard.New(members)
 			if err != nil {
 				b.Fatal(err)
 			}
