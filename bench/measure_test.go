@@ -124,7 +124,7 @@ func (m *meter) cpu() (time.Duration, error) {
 
 // costs measures each operation alone.
 func (m *meter) costs(c *sim.Costs) error {
-	for _, f := range []func(*sim.Costs) error{m.pairs, m.queued, m.renewals, m.watchdog, m.connections, m.registrations, m.times} {
+	for _, f := range []func(*sim.Costs) error{m.pairs, m.queued, m.renewals, m.watchdog, m.connections, m.times} {
 		if err := f(c); err != nil {
 			return err
 		}
@@ -400,36 +400,6 @@ func (m *meter) memory() (clients, bytes int, err error) {
 		bytes, err = strconv.Atoi(b["used_memory"])
 	}
 	return clients, bytes, err
-}
-
-// registrations measures what backend/shard does when a process opens it, among many that are registered.
-func (m *meter) registrations(c *sim.Costs) error {
-	b, err := driver.Open(m, "redis://"+m.Addr())
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	const n, looks = 1000, 20
-	r := request(freshName(), false)
-	r.Mode, r.Meta = driver.Read, map[string]string{"lists": "a,b,c,d,e,f,g,h", "host": "host", "pid": "12345", "program": "program"}
-	for range n {
-		r.Owner = driver.NewOwner()
-		if _, err := b.Acquire(m, r); err != nil {
-			return err
-		}
-	}
-	cost, err := m.cycle(step{n * looks, func() error {
-		for range looks {
-			if _, err := b.(driver.Inspector).Inspect(m, r.Name); err != nil {
-				return err
-			}
-		}
-		return nil
-	}})
-	if err == nil {
-		c.Registered = cost[0].server
-	}
-	return err
 }
 
 // times measures how long operations take one after the other.

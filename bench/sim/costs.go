@@ -23,7 +23,6 @@ type Costs struct {
 	Idle       float64 // % of a core, of a server without clients
 	Connect    float64 // a connection, as a client opens it
 	Connection float64 // bytes of the server's memory for it
-	Registered float64 // a process that opens a sharded lock, for each process that is registered
 
 	// A client's processor time.
 	ClientPair      float64 // a pair of one goroutine

@@ -9,10 +9,6 @@ type Fleet struct {
 	Pairs     float64 // acquires and releases per second
 	Shards    int
 
-	// Registered says that each process registers at each shard, as backend/shard does. The processes of
-	// a Redis Cluster do not.
-	Registered bool
-
 	// Gateways are processes that have the only connections, and send on what the others request. With 0
 	// each process connects to each server itself.
 	Gateways int
@@ -35,9 +31,6 @@ type Load struct {
 	Median, P99, P999      float64 // time of a Lock
 	Renewals, HoldsRenewed float64 // commands, and holds in them, per second
 }
-
-// registrationPause is how often a process renews its registration.
-const registrationPause = 10 * Second
 
 // renewals has some of the processes renew for a time. It returns the renewals that they send to one
 // shard, those of one moment together, as numbers of holds. Each lease is replaced by another, as
@@ -116,9 +109,6 @@ func (f Fleet) Steady(c Costs, time float64) Load {
 			on.send(c.renewal(holds), func() {})
 		}
 	})
-	if f.Registered {
-		s.Arrivals(float64(f.Processes)/registrationPause*Second, func() { conn().send(c.renewal(1), func() {}) })
-	}
 	s.Run(time)
 	load.Used = server.Busy / time
 	load.Median, load.P99, load.P999 = locks.Quantile(.5), locks.Quantile(.99), locks.Quantile(.999)

@@ -112,33 +112,29 @@ func (d *doc) processes() string {
 		f := fleet
 		f.Processes, f.Shards = n, 16
 		own := f.Steady(d.Costs, 3*sim.Second)
-		f.Registered = true
-		registered := f.Steady(d.Costs, 3*sim.Second)
 		rows = append(rows, []any{
-			float64(n), float64(f.Leases / n), own.Renewals, own.HoldsRenewed / own.Renewals, percent(own.Used), percent(registered.Used),
+			float64(n), float64(f.Leases / n), own.Renewals, own.HoldsRenewed / own.Renewals, percent(own.Used),
 			float64(n) * d.Costs.Connection / 1e6, float64(n) * d.Costs.Connect / sim.Second,
 		})
 	}
-	return table("processes | leases of each | renewals/s | holds in each | server busy | with `shard` | memory of connections, MB | all connect, s", rows...)
+	return table("processes | leases of each | renewals/s | holds in each | server busy | memory of connections, MB | all connect, s", rows...)
 }
 
 func (d *doc) shards() (string, error) {
 	var rows [][]any
-	lines := []chart.Series{{Name: "own connections", Bold: true}, {Name: "with shard", Color: 1}, {Name: "100 gateways", Color: 2}}
+	lines := []chart.Series{{Name: "own connections", Bold: true}, {Name: "100 gateways", Color: 2}}
 	for _, n := range []int{1, 2, 4, 8, 16, 32, 64} {
 		f := fleet
 		f.Shards = n
 		time := min(.2*float64(n), 3) * sim.Second // about as many events for each
 		own := f.Steady(d.Costs, time)
-		f.Registered = n > 1
-		registered := f.Steady(d.Costs, time)
-		f.Registered, f.Gateways = false, 100
+		f.Gateways = 100
 		shared := f.Steady(d.Costs, time)
 		rows = append(rows, []any{
-			n, own.Renewals, percent(own.Used), percent(registered.Used), percent(shared.Used),
+			n, own.Renewals, percent(own.Used), percent(shared.Used),
 			lockTime(shared, shared.Median), lockTime(shared, shared.P99), lockTime(shared, shared.P999),
 		})
-		for i, l := range []sim.Load{own, registered, shared} {
+		for i, l := range []sim.Load{own, shared} {
 			lines[i].X, lines[i].Y = append(lines[i].X, float64(n)), append(lines[i].Y, 100*l.Used)
 		}
 	}
@@ -146,7 +142,7 @@ func (d *doc) shards() (string, error) {
 		Title: "A million processes, ten million leases: the work of each server",
 		X:     chart.Axis{Label: "servers", Log: true}, Y: chart.Axis{Label: "% of its time", Log: true}, Series: lines,
 	})
-	return table("servers | renewals/s | own connections: busy | with `shard` | 100 gateways | Lock p50, ms | p99 | p99.9", rows...), err
+	return table("servers | renewals/s | own connections: busy | 100 gateways | Lock p50, ms | p99 | p99.9", rows...), err
 }
 
 // away has one of eight servers fail.
