@@ -24,13 +24,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.validate(&r); err != nil {
 		return driver.Grant{}, err
 	}
-	known, mode := b.holds.acquiring(r.Owner)
-	if known && mode == driver.Write && r.Mode == driver.Read && !b.caps.Downgrade {
-		b.holds.undecided(r.Owner, true)
-		return driver.Grant{}, fmt.Errorf("%w: quorum: a member can't downgrade", driver.ErrUnsupported)
-	}
 	bt := &ballot{
-		b: b, ctx: ctx, r: r, known: known, start: time.Now(),
+		b: b, ctx: ctx, r: r, known: b.holds.acquiring(r.Owner), start: time.Now(),
 		votes:   make(votes, len(b.members)),
 		answers: make(chan memberVote, 2*len(b.members)),
 		loss:    newLossSignal(len(b.members), b.majority, r.OnLost),
@@ -42,7 +37,7 @@ func (b *Backend) validate(r *driver.Request) error {
 	if r.Queue {
 		return fmt.Errorf("%w: quorum: a queue: it could have another order at each member", driver.ErrUnsupported)
 	}
-	if err := b.checkMode(r.Mode); err != nil {
+	if err := checkMode(r.Mode); err != nil {
 		return err
 	}
 	if err := r.Validate(b.caps); err != nil {
@@ -194,11 +189,7 @@ func (bt *ballot) chooseFences() {
 			bt.first = max(bt.first, v.grant.Fence)
 		}
 	}
-	span := uint64(1)
-	if bt.r.Mode.Alone() {
-		span = min(max(bt.r.Fences, 1), maxSpan)
-	}
-	bt.last = max(bt.first+span-1, 1)
+	bt.last = max(bt.first+min(max(bt.r.Fences, 1), maxSpan)-1, 1)
 	for i := range bt.votes {
 		bt.raise(i)
 	}
@@ -280,7 +271,7 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 		bt.b.holds.granted(r, bt.last, bt.start.Add(r.TTL), bt.b.endAtMembers(r.TTL), len(bt.votes), bt.loss)
 		return grant, nil
 	}
-	if (bt.known || bt.mayDowngrade() && !driver.Final(err)) && !errors.Is(err, driver.ErrHeld) {
+	if bt.known && !errors.Is(err, driver.ErrHeld) {
 		// It may still hold, by the votes that it has.
 		bt.b.holds.undecided(bt.r.Owner, driver.Final(err))
 		return driver.Grant{}, err
@@ -290,12 +281,6 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 		err = driver.Spent(err)
 	}
 	return driver.Grant{}, err
-}
-
-// mayDowngrade reports whether the Owner may hold already though this backend does not know it: it may have
-// acquired with Write through another connection (Caps.Detached).
-func (bt *ballot) mayDowngrade() bool {
-	return bt.r.Mode == driver.Read && bt.b.caps.Downgrade && bt.b.caps.Detached
 }
 
 // releaseVotes releases the votes that the attempt may have. It waits a moment for the members

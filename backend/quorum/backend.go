@@ -23,16 +23,13 @@ type Options struct {
 	// MemberTimeout bounds one call to one member. The quorum decides without a member that
 	// is silent for longer. Zero means an eighth of the TTL, at least 50 ms and at most 1 s.
 	MemberTimeout time.Duration
-
-	// Drift is how much faster than the caller's clock a member's clock may run, as a fraction
-	// of the TTL: requests to members have the TTL + Drift·TTL + 2 ms. It is at most 0.5. Zero
-	// means 0.01, one percent.
-	Drift float64
 }
 
 const (
-	defaultDrift = 0.01
-	driftFloor   = 2 * time.Millisecond // for clocks that count milliseconds
+	// A member's clock may run a hundredth faster than the caller's: requests to
+	// members have the TTL and a hundredth of it, and driftFloor for clocks that count milliseconds.
+	driftParts = 100
+	driftFloor = 2 * time.Millisecond
 
 	shortestTimeout = 50 * time.Millisecond
 	longestTimeout  = time.Second
@@ -123,12 +120,6 @@ func (o *Options) withDefaults() (Options, error) {
 	if s.MemberTimeout < 0 {
 		return s, fmt.Errorf("%w: quorum: MemberTimeout %v: want a positive duration, or 0 for the default", driver.ErrInvalid, s.MemberTimeout)
 	}
-	if !(s.Drift >= 0 && s.Drift <= 0.5) {
-		return s, fmt.Errorf("%w: quorum: Drift %v: want a fraction of the TTL such as 0.01, at most 0.5", driver.ErrInvalid, s.Drift)
-	}
-	if s.Drift == 0 {
-		s.Drift = defaultDrift
-	}
 	return s, nil
 }
 
@@ -140,23 +131,24 @@ func (b *Backend) merge(all []driver.Caps) driver.Caps {
 			sessions++
 		}
 	}
-	c.Modes &^= driver.Modes(driver.Counted)
+	c.Modes &= driver.Modes(driver.Exclusive)
+	c.Downgrade = false
 	c.Fence = c.Fence && c.Floor // the second round is a Floor
 	c.Queueing, c.QueuedModes, c.Revocable = driver.QueueNever, 0, 0
 	c.Session = sessions > len(b.members)-b.majority
 	if c.MaxTTL > 0 {
-		c.MaxTTL = time.Duration(float64(c.MaxTTL-driftFloor) / (1 + b.opts.Drift))
+		c.MaxTTL = (c.MaxTTL - driftFloor) / (driftParts + 1) * driftParts
 	}
 	return c
 }
 
-// Caps returns the common capabilities of all members, without semaphores, queues and revocation.
+// Caps returns the common capabilities of all members, without shared locks, semaphores, queues and revocation.
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // drift returns how much longer than ttl members are to hold. It is zero for a TTL so long
 // that the sum would overflow.
 func (b *Backend) drift(ttl time.Duration) time.Duration {
-	d := time.Duration(float64(ttl)*b.opts.Drift) + driftFloor
+	d := ttl/driftParts + driftFloor
 	if ttl > math.MaxInt64-d {
 		return 0
 	}
@@ -194,15 +186,15 @@ func (b *Backend) closeAll() error {
 	return nil
 }
 
-// checkMode returns ErrUnsupported for modes that a majority can't keep.
-func (b *Backend) checkMode(m driver.Mode) error {
-	switch {
-	case m == driver.Counted:
-		return fmt.Errorf("%w: quorum: semaphores: of 2 permits, 3 users could each win 2 of 3 members", driver.ErrUnsupported)
-	case !b.caps.Modes.Has(m):
-		return fmt.Errorf("%w: quorum: mode %v: not every member has it", driver.ErrUnsupported, m)
+// checkMode returns ErrUnsupported for all modes but Exclusive.
+func checkMode(m driver.Mode) error {
+	switch m {
+	case driver.Exclusive:
+		return nil
+	case driver.Counted:
+		return fmt.Errorf("%w: quorum: semaphores: of 2 permits, 3 users could each win 2 of 3 members; use one coordinator that is replicated, such as redis+sentinel: or etcd:", driver.ErrUnsupported)
 	}
-	return nil
+	return fmt.Errorf("%w: quorum: shared locks (mode %v): it has exclusive locks only; use one coordinator that is replicated, such as redis+sentinel: or etcd:", driver.ErrUnsupported, m)
 }
 
 // send calls f in the background, after the calls to m for these Owners that were sent before. The

@@ -24,13 +24,11 @@ func TestNewRefuses(t *testing.T) {
 		opts    *quorum.Options
 		says    string
 	}{
-		"nobody":         {nil, nil, "no members"},
-		"nil":            {[]driver.Backend{one, nil}, nil, "member 2 is nil"},
-		"one twice":      {[]driver.Backend{one, two, one}, nil, "twice"},
-		"two prefixes":   {[]driver.Backend{named{one, "redis://h:1/0?prefix=a:"}, named{two, "redis://h:1/0?layout=redisson&prefix=b:"}}, nil, "redis://h:1/0 is a member twice"},
-		"timeout":        {[]driver.Backend{one}, &quorum.Options{MemberTimeout: -1}, "MemberTimeout"},
-		"drift":          {[]driver.Backend{one}, &quorum.Options{Drift: 0.6}, "Drift"},
-		"backward drift": {[]driver.Backend{one}, &quorum.Options{Drift: -0.1}, "Drift"},
+		"nobody":       {nil, nil, "no members"},
+		"nil":          {[]driver.Backend{one, nil}, nil, "member 2 is nil"},
+		"one twice":    {[]driver.Backend{one, two, one}, nil, "twice"},
+		"two prefixes": {[]driver.Backend{named{one, "redis://h:1/0?prefix=a:"}, named{two, "redis://h:1/0?layout=redisson&prefix=b:"}}, nil, "redis://h:1/0 is a member twice"},
+		"timeout":      {[]driver.Backend{one}, &quorum.Options{MemberTimeout: -1}, "MemberTimeout"},
 	} {
 		_, err := quorum.New(c.members, c.opts)
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(fmt.Sprint(err), c.says) {
@@ -54,12 +52,16 @@ func (b named) Caps() driver.Caps {
 func TestCaps(t *testing.T) {
 	b, _ := newCluster(t, 3).process()
 	c := b.Caps()
-	if c.Modes != driver.Modes(driver.Exclusive, driver.Read, driver.Write) || c.Queueing != driver.QueueNever || !c.Fence || !c.Floor || !c.Downgrade || c.Session {
+	if c.Modes != driver.Modes(driver.Exclusive) || c.Queueing != driver.QueueNever || !c.Fence || !c.Floor || c.Downgrade || c.Session {
 		t.Errorf("%+v", c)
 	}
-	_, err := b.Acquire(t.Context(), request(driver.Counted))
-	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "3 users could each win 2 of 3") {
-		t.Errorf("a semaphore: %v", err)
+	for mode, says := range map[driver.Mode]string{
+		driver.Counted: "3 users could each win 2 of 3", driver.Read: "use one coordinator", driver.Write: "use one coordinator",
+	} {
+		_, err := b.Acquire(t.Context(), request(mode))
+		if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), says) {
+			t.Errorf("mode %v: %v", mode, err)
+		}
 	}
 	r := request(driver.Exclusive)
 	r.Queue = true

@@ -119,40 +119,6 @@ func TestHandOff(t *testing.T) {
 	})
 }
 
-func TestReadersWritersAndDowngrade(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cl := newCluster(t, 3)
-		one, _ := cl.process()
-		two, _ := cl.process()
-		a, b := client(t, one, nil).RWMutex("lock"), client(t, two, nil).RWMutex("lock")
-		ctx := t.Context()
-		w, err := a.Lock(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.TryRLock(ctx); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("a reader beside a writer: %v", err)
-		}
-		if err := w.Downgrade(ctx); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		r, err := b.RLock(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.TryLock(ctx); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("a writer beside readers: %v", err)
-		}
-		w.Unlock(ctx)
-		r.Unlock(ctx)
-		synctest.Wait()
-		if w, err = b.TryLock(ctx); err != nil || w.Fence() <= r.Fence() {
-			t.Errorf("a writer after readers: %v", err)
-		}
-	})
-}
-
 // A lease lives while a majority lives. When that fails the lease is lost in time, before another
 // client could hold.
 func TestLeaseEndsWithTheMajority(t *testing.T) {

@@ -11,14 +11,14 @@
 //	quorum+rediss://…                                          … over TLS
 //	quorum:?member=URL&member=URL&…                            any members, %-encoded
 //
-// The parameters member_timeout and drift are described at [Options]; all others are the
-// members' own. Open needs a majority, and members that are down join later. A member that
+// The parameter member_timeout is described at [Options]; all others are the members' own. Open needs a majority, and members that are down join later. A member that
 // can never join, for a wrong password say, makes Open fail.
 //
 // # How it works
 //
 //  1. The votes of all members are requested at once, each with a short timeout. They are to hold
-//     for the TTL and a little more (the drift). A certain decision does not wait for the rest.
+//     for the TTL, and a hundredth of it and 2 ms more, since their clocks may run faster than the
+//     caller's by as much. A certain decision does not wait for the rest.
 //  2. When a majority has granted, the fence is the greatest that one of them gave. Members
 //     whose counter is below it, or below the end of the span reserved for hand-off, raise it
 //     in a renewal, which only the owner can make. Once a majority has done so, the lock is
@@ -33,7 +33,8 @@
 // Attempts that split the vote resolve it themselves: the favourite keeps its votes for a
 // moment, and the others release theirs. If votes of finished attempts remain, all attempts may
 // be refused, and are retried a moment later. There are no queues, since each member could
-// have another order: so there is no FIFO between processes. There are no semaphores.
+// have another order: so there is no FIFO between processes. All locks are exclusive: there are no
+// read/write locks and no semaphores. For these use one coordinator that is replicated.
 //
 // Steps 1, 3 and 4 are https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 // by Salvatore Sanfilippo. Step 2 answers Martin Kleppmann's critique, that Redlock has

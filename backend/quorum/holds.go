@@ -56,15 +56,15 @@ func (hs *grantedHolds) removeExpired() {
 }
 
 // acquiring notes that an Acquire for owner is running, and reports whether owner may hold.
-func (hs *grantedHolds) acquiring(owner string) (known bool, mode driver.Mode) {
+func (hs *grantedHolds) acquiring(owner string) (known bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.m[owner]
 	if h == nil || time.Now().After(h.until) {
-		return false, 0
+		return false
 	}
 	h.pending = true
-	return true, h.request.Mode
+	return true
 }
 
 // update calls f with owner's hold, if there is one.
@@ -91,7 +91,6 @@ func (hs *grantedHolds) renewing(r driver.Hold, until time.Time) {
 func (hs *grantedHolds) renewed(r driver.Hold, until time.Time) {
 	hs.update(r.Owner, func(h *grantedHold) {
 		h.request.TTL, h.until, h.last = r.TTL, later(until, h.until), max(h.last, r.Floor)
-		h.request.Mode = r.Mode // another connection may have downgraded it
 	})
 }
 

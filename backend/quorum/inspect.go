@@ -75,13 +75,11 @@ func mergeHolder(seen []driver.Holder, majority int) driver.Holder {
 	h := seen[0]
 	h.Fence = 0
 	left := make([]time.Duration, len(seen))
-	modes := map[driver.Mode]int{}
 	for i, o := range seen {
 		h.Held = max(h.Held, o.Held)
 		left[i] = o.Left
-		// A downgrade may not have reached all yet.
-		if modes[o.Mode]++; modes[o.Mode] > modes[h.Mode] {
-			h.Mode = o.Mode
+		if h.Meta == nil {
+			h.Meta = o.Meta // a vote that was won back may have none
 		}
 	}
 	slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(b, a) })

@@ -40,7 +40,7 @@ func TestSilentMinority(t *testing.T) {
 		// The first call does not know yet which members are silent.
 		within(t, "all calls", began, time.Second)
 		began = time.Now()
-		next := request(driver.Write)
+		next := request(driver.Exclusive)
 		next.Name = "another"
 		take(t, b, next)
 		if err := b.Release(t.Context(), next.Hold); err != nil {
@@ -120,7 +120,7 @@ func TestLateVoteIsGivenBack(t *testing.T) {
 // counters are raised.
 func TestVotesAreWonBack(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
-		r := request(driver.Write)
+		r := request(driver.Exclusive)
 		r.Fences = 1000
 		g := take(t, b, r)
 		for i := range c.stores {
@@ -176,18 +176,16 @@ func TestReleasedIsNotWonBack(t *testing.T) {
 // A failed attempt of an Owner that holds does not release its votes.
 func TestFailedRefenceKeepsTheVotes(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
-		r := request(driver.Write)
+		r := request(driver.Exclusive)
 		take(t, b, r)
 		synctest.Wait()
 		w.kill(0, 1)
-		read := r
-		read.Mode = driver.Read
-		_, err := b.Acquire(t.Context(), read)
-		isUnknown(t, "downgrade", err)
+		_, err := b.Acquire(t.Context(), r)
+		isUnknown(t, "again", err)
 		synctest.Wait()
 		c.hasVotes(t, r.Hold, 3)
 		w.restore()
-		take(t, b, read)
+		take(t, b, r)
 	})
 }
 
@@ -378,26 +376,6 @@ func TestSweepIsPatient(t *testing.T) {
 	})
 }
 
-// A refused downgrade changes nothing: lost votes are still won back.
-func TestRefusedDowngradeChangesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b := odds(t, c, func(o *odd) { o.caps = func(c *driver.Caps) { c.Downgrade = false } })
-		r := request(driver.Write)
-		take(t, b, r)
-		read := r
-		read.Mode = driver.Read
-		if _, err := b.Acquire(t.Context(), read); !errors.Is(err, driver.ErrUnsupported) {
-			t.Errorf("downgrade: %v", err)
-		}
-		synctest.Wait()
-		c.stores[0].Connect().Release(t.Context(), r.Hold)
-		renewed(t, b, r)
-		renewed(t, b, r)
-		c.hasVotes(t, r.Hold, 3)
-	})
-}
-
 // extend renews for longer.
 func extend(t testing.TB, b driver.Backend, r driver.Request, ttl time.Duration) {
 	t.Helper()
@@ -543,6 +521,22 @@ func TestLongestTTL(t *testing.T) {
 		const longest = math.MaxInt64 - time.Hour
 		if extend(t, b, r, longest); m.asked < longest {
 			t.Errorf("%v was requested from the member, want at least %v", m.asked, longest)
+		}
+	})
+}
+
+// A client that wants very many fences does not use them up.
+func TestFencesOfAGrantAreBounded(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, _ *cluster, b *quorum.Backend, _ *wire) {
+		for range 3 {
+			r := request(driver.Exclusive)
+			r.Fences = 1 << 62
+			if g := take(t, b, r); g.Fences == 0 || g.Fences > 1<<20 {
+				t.Errorf("%d fences", g.Fences)
+			}
+			if err := b.Release(t.Context(), r.Hold); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

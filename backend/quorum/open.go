@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/distlock/distlock/driver"
@@ -70,11 +69,9 @@ func parseURL(u *url.URL) ([]*url.URL, *Options, error) {
 		return nil, nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
 	}
 	own := url.Values{}
-	for _, key := range []string{"member_timeout", "drift"} {
-		if v, ok := query[key]; ok {
-			own[key] = v
-			delete(query, key)
-		}
+	if v, ok := query["member_timeout"]; ok {
+		own["member_timeout"] = v
+		delete(query, "member_timeout")
 	}
 	list := query["member"]
 	if u.Scheme == "quorum" {
@@ -99,18 +96,7 @@ func parseURL(u *url.URL) ([]*url.URL, *Options, error) {
 func parseOptions(query url.Values) (*Options, error) {
 	p := driver.NewParams(&url.URL{RawQuery: query.Encode()})
 	o := &Options{MemberTimeout: p.Duration("member_timeout", 0)}
-	drift := p.String("drift", "")
-	if err := p.Err(); err != nil {
-		return nil, err
-	}
-	if drift != "" {
-		d, err := strconv.ParseFloat(drift, 64)
-		if err != nil || !(d > 0 && d <= 0.5) {
-			return nil, fmt.Errorf("%w: URL: parameter drift=%s: want a fraction of the TTL such as 0.01, at most 0.5", driver.ErrInvalid, drift)
-		}
-		o.Drift = d
-	}
-	return o, nil
+	return o, p.Err()
 }
 
 // parseMembers returns the URLs in quorum:?member=…&member=….
@@ -157,6 +143,5 @@ func memberNames(urls []*url.URL) ([]string, error) {
 // suffices reports whether a member can do what the quorum has promised.
 func suffices(c, want driver.Caps) bool {
 	both := c.Intersect(want)
-	return both.Modes == want.Modes && both.Floor == want.Floor && both.Fence == want.Fence &&
-		both.Downgrade == want.Downgrade && both.MinTTL == want.MinTTL && both.MaxTTL == want.MaxTTL
+	return both.Modes == want.Modes && both.Floor == want.Floor && both.Fence == want.Fence && both.MinTTL == want.MinTTL && both.MaxTTL == want.MaxTTL
 }

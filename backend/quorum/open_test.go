@@ -22,7 +22,7 @@ func ofMembers(urls ...string) string {
 
 func TestOpen(t *testing.T) {
 	id := driver.NewOwner()
-	one, err := quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, "mem:c"+id)+"&member_timeout=300ms&drift=0.05")
+	one, err := quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, "mem:c"+id)+"&member_timeout=300ms")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,8 +50,7 @@ func TestOpenRefuses(t *testing.T) {
 		ofMembers("mem:a", "mem:b", "nonsense:c"):  `unknown URL scheme "nonsense"`,
 		"quorum+redis://h1,h2,h3?colour=red":       "redis://h1:6379, redis://h2:6379, redis://h3:6379: distlock: invalid request",
 		ofMembers("mem:a") + "&colour=red":         `unknown parameter "colour"`,
-		ofMembers("mem:a") + "&drift=0.7":          "drift=0.7",
-		ofMembers("mem:a") + "&drift=2ms":          "drift=2ms",
+		ofMembers("mem:a") + "&drift=0.02":         `unknown parameter "drift"`,
 		ofMembers("mem:a") + "&member_timeout=-1s": "member_timeout=-1s",
 		"quorum+redis://u:secret@h1,h2,h1/0":       "h1:6379 is a member twice",
 		ofMembers("redis://h1/0", "redis://h1/1"):  "h1 is a member twice",

@@ -33,9 +33,6 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 		return err
 	}
 	defer b.calls.End()
-	if err := b.checkMode(h.Mode); err != nil {
-		return err
-	}
 	kept, p := b.holds.remove(h.Owner), b.newPoll()
 	for i, m := range b.members {
 		b.release(ctx, m, h, kept, func(err error) { p.answers <- answer{i, err} })

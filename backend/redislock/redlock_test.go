@@ -341,7 +341,7 @@ func TestRedlockByURL(t *testing.T) {
 	ms := startMasters(t)
 	ms[3].Kill()
 	ms[4].Kill()
-	b, err := driver.Open(t.Context(), ms.url()+"/0?prefix=app:&member_timeout=2s&drift=0.02")
+	b, err := driver.Open(t.Context(), ms.url()+"/0?prefix=app:&member_timeout=2s")
 	if err != nil {
 		t.Fatal(err)
 	}
