@@ -7,8 +7,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// grantedHolds are the holds that this backend was granted and has not released. They never decide
-// whether a lock is held. They show which Owners must not lose their votes by a failed attempt, and
+// grantedHolds are the holds that this backend was granted or renews, and has not released. They never
+// decide whether a lock is held. They show which Owners must not lose their votes by a failed attempt, and
 // the request for a member that has lost its vote.
 type grantedHolds struct {
 	mu sync.Mutex
@@ -17,8 +17,8 @@ type grantedHolds struct {
 
 // grantedHold is one Owner's hold. grantedHolds.mu guards it.
 type grantedHold struct {
-	request driver.Request // as it was granted last
-	last    uint64         // the greatest fence
+	request driver.Request // as it was granted last; of a hold that was only renewed, what a renewal says
+	last    uint64         // the greatest fence; 0: not known
 	until   time.Time      // it lives until then at least
 	kept    time.Time      // members may keep votes until then
 	pending bool           // an Acquire is running, or its outcome is unknown
@@ -30,15 +30,20 @@ type grantedHold struct {
 func (hs *grantedHolds) granted(r driver.Request, last uint64, until, kept time.Time, members int, loss *lossSignal) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if hs.m == nil {
-		hs.m = map[string]*grantedHold{}
-	}
-	hs.removeExpired()
 	h := &grantedHold{request: r, last: last, until: until, kept: kept, missed: make([]int, members), loss: loss}
 	if old := hs.m[r.Owner]; old != nil {
 		h.until, h.kept = later(until, old.until), later(kept, old.kept)
 	}
-	hs.m[r.Owner] = h
+	hs.put(h)
+}
+
+// put adds a hold. mu is held.
+func (hs *grantedHolds) put(h *grantedHold) {
+	if hs.m == nil {
+		hs.m = map[string]*grantedHold{}
+	}
+	hs.removeExpired()
+	hs.m[h.request.Owner] = h
 }
 
 // removeExpired visits two holds for each one added, which keeps those that ended without a
@@ -82,9 +87,18 @@ func (hs *grantedHolds) undecided(owner string, unchanged bool) {
 	hs.update(owner, func(h *grantedHold) { h.pending = !unchanged })
 }
 
-// renewing notes that members may keep a hold until then.
-func (hs *grantedHolds) renewing(r driver.Hold, until time.Time) {
-	hs.update(r.Owner, func(h *grantedHold) { h.kept = later(h.kept, until) })
+// renewing notes that members may keep a hold until then. It may have been granted through another
+// connection, or before this program was restarted.
+func (hs *grantedHolds) renewing(r driver.Hold, until time.Time, members int) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h := hs.m[r.Owner]
+	if h == nil {
+		r.Floor = 0 // an attempt has none
+		h = &grantedHold{request: driver.Request{Hold: r, Fences: 1}, missed: make([]int, members)}
+		hs.put(h)
+	}
+	h.kept = later(h.kept, until)
 }
 
 // renewed moves the end of a hold that a majority has renewed.

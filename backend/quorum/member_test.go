@@ -147,6 +147,49 @@ func TestVotesAreWonBack(t *testing.T) {
 	})
 }
 
+// A hold that another connection has acquired survives that too, and its votes are released with it.
+func TestVotesOfAnAttachedHoldAreWonBack(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
+		first, _ := c.process()
+		r := request(driver.Exclusive)
+		r.Meta = map[string]string{"host": "a"}
+		take(t, first, r)
+		synctest.Wait()
+		first.Close()
+		for i := range c.stores {
+			c.stores[i] = memlock.NewStore()
+			w.replace(i, c.stores[i])
+			for range 2 {
+				time.Sleep(r.TTL / 2)
+				renewed(t, b, r)
+			}
+			c.hasVotes(t, r.Hold, 3)
+		}
+		if _, err := b.Acquire(t.Context(), request(driver.Exclusive)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("another Owner: %v, want ErrHeld", err)
+		}
+		if err := b.Release(t.Context(), r.Hold); err != nil {
+			t.Fatal(err)
+		}
+		c.leavesNothing(t, r.Hold)
+	})
+}
+
+// Renewals without a majority win nothing back, though the Owner held once.
+func TestVotesOfAStrangerAreNotWonBack(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, _ *wire) {
+		r := request(driver.Exclusive)
+		take(t, c.stores[0].Connect(), r)
+		for range 4 {
+			if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
+				t.Errorf("one vote of three: %v, want ErrLost", err)
+			}
+			synctest.Wait()
+		}
+		c.leavesNothing(t, r.Hold)
+	})
+}
+
 // renewed renews, and waits for late answers.
 func renewed(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()

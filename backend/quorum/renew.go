@@ -16,7 +16,8 @@ import (
 // If a live hold is missing at a member in two consecutive renewals, because the member was
 // down or lost its memory, it is requested there again in the background. Otherwise a lock that
 // is held for days would not survive restarts of its members, one after the other. Once is not
-// enough: a force unlock may be releasing the hold, member by member.
+// enough: a force unlock may be releasing the hold, member by member. That holds for whatever is
+// renewed, also if it was acquired through another connection.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	if err := b.calls.Begin(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(holds))
@@ -54,7 +55,7 @@ type renewAnswer struct {
 func (n *renewCall) run() {
 	for i, h := range n.holds {
 		n.tallies[i].of = len(n.b.members)
-		n.b.holds.renewing(h, n.b.endAtMembers(h.TTL))
+		n.b.holds.renewing(h, n.b.endAtMembers(h.TTL), len(n.b.members))
 	}
 	for i := range n.b.members {
 		n.send(i)
@@ -166,7 +167,8 @@ func (n *renewCall) decide(i int) {
 }
 
 // winBack requests a live hold again from a member where it is missing, and raises the
-// member's counter as in the second round of Acquire.
+// member's counter as in the second round of Acquire, if the fences are known here. If they are not, a
+// member without its memory starts above them only if it counts from a clock.
 func (b *Backend) winBack(values context.Context, member int, owner string) {
 	m := b.members[member]
 	b.send(m, []string{owner}, func(*queuedCall) {
