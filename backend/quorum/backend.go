@@ -43,6 +43,8 @@ type Backend struct {
 	caps     driver.Caps
 	holds    grantedHolds
 
+	admission chan struct{} // full while a member is compared with the others
+
 	calls *members.Calls
 	life  context.Context // of all calls to members; ends later than calls.Life
 	end   context.CancelFunc
@@ -60,7 +62,9 @@ var (
 //
 // Any number of members is allowed. None of 1 or 2 may fail, one of 3 or 4, two of 5: so an even
 // number costs a member and gains nothing. Two members with one name are ErrInvalid, since one
-// server must not have two votes.
+// server must not have two votes. So are two that say that they are one server (driver.Identifier), as far
+// as they answer within a second. The others are compared when they answer for the first time: until then they
+// have no vote.
 func New(backends []driver.Backend, opts *Options) (*Backend, error) {
 	names := make([]string, len(backends))
 	var caps []driver.Caps
@@ -71,11 +75,11 @@ func New(backends []driver.Backend, opts *Options) (*Backend, error) {
 		caps = append(caps, m.Caps())
 		names[i] = caps[i].Name
 	}
-	return assemble(backends, names, caps, opts)
+	return assemble(context.Background(), backends, names, caps, opts)
 }
 
 // assemble is like New, with the members' names, and the Caps of those that are reachable.
-func assemble(backends []driver.Backend, names []string, caps []driver.Caps, opts *Options) (*Backend, error) {
+func assemble(ctx context.Context, backends []driver.Backend, names []string, caps []driver.Caps, opts *Options) (*Backend, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
@@ -86,9 +90,12 @@ func assemble(backends []driver.Backend, names []string, caps []driver.Caps, opt
 	if err := checkUnique(names); err != nil {
 		return nil, err
 	}
-	b := &Backend{majority: len(names)/2 + 1, opts: o, calls: members.NewCalls("quorum")}
+	b := &Backend{majority: len(names)/2 + 1, opts: o, calls: members.NewCalls("quorum"), admission: make(chan struct{}, 1)}
 	for i, m := range backends {
 		b.members = append(b.members, &member{Member: members.Member{Backend: m, Name: names[i]}})
+	}
+	if err := b.identify(ctx); err != nil {
+		return nil, err
 	}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.close = sync.OnceValue(b.closeAll)

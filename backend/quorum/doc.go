@@ -56,7 +56,8 @@
 //     only after the longest TTL has passed. Fences still increase if members count from a
 //     clock, as redislock does.
 //   - A member whose wall clock jumps forward expires holds too early, with the same result.
-//   - Members must be independent. Two names of one server are two votes. Replicas and
+//   - Members must be independent. Two addresses of one server are refused, if members say which
+//     server they are, as Redis does; of two others they are two votes. Replicas and
 //     failover behind a member are like a restart without the latest writes.
 //   - A holder may pause, as with any lock: pass the fence to the storage.
 //   - A force unlock by another process may reach a slow member before the owner's request does.

@@ -20,6 +20,9 @@ type member struct {
 	queue    ownerQueue
 	releases pendingReleases
 	silent   atomic.Bool // the last call was not answered
+
+	gate     *gate  // nil: it was compared with the others at Open
+	identity string // which server it was when it was asked last; empty: it does not tell
 }
 
 // note records whether the last call was answered; for a batch one answer is enough. A member that

@@ -19,7 +19,8 @@ func init() {
 // Open makes a quorum from a URL, whose form is in the package's comment. The members' packages
 // must be imported. It succeeds when a majority of the members can be opened; the others join
 // later. Otherwise the error says what is wrong with each member. A member that can never join, for
-// a wrong password say, is always an error: else it would be missed only when another one fails.
+// a wrong password say, is always an error: else it would be missed only when another one fails. So are two
+// addresses of one server.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -54,7 +55,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	}
 	if err = checkUnique(servers); err == nil {
 		var b *Backend
-		if b, err = assemble(backends, names, caps, opts); err == nil {
+		if b, err = assemble(ctx, backends, names, caps, opts); err == nil {
 			return b, nil
 		}
 	}

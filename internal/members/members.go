@@ -35,6 +35,14 @@ func (m *Member) RenewOne(ctx context.Context, h driver.Hold) error {
 	return m.Renew(ctx, []driver.Hold{h})[0]
 }
 
+// Identity says which server it is. Of one that does not tell it is ErrSkip.
+func (m *Member) Identity(ctx context.Context) (string, error) {
+	if i, ok := m.Backend.(driver.Identifier); ok {
+		return i.Identity(ctx)
+	}
+	return "", driver.ErrSkip
+}
+
 func (m *Member) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if w, ok := m.Backend.(driver.Watcher); ok {
 		return w.Watch(ctx, r)
@@ -352,6 +360,14 @@ func (m *lazy) Revoke(ctx context.Context, h driver.Hold) error {
 		return err
 	}
 	return b.Revoke(ctx, h)
+}
+
+func (m *lazy) Identity(ctx context.Context) (string, error) {
+	b, err := m.await(ctx)
+	if err != nil {
+		return "", err
+	}
+	return b.Identity(ctx)
 }
 
 // Close closes the member, and ends a running try.

@@ -1,0 +1,182 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/members"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// One server under two addresses would have two votes. So members that say who they are (driver.Identifier)
+// are compared before they have a vote: at Open, or when they are reached for the first time. All are asked
+// at the same moment, since a server may be another one after a restart, or have another address.
+
+// identify compares the members that answer. It returns ErrInvalid if two of them are one server. Each
+// of those that do not answer gets a gate.
+func (b *Backend) identify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, longestTimeout)
+	defer cancel()
+	ids, errs := b.ask(ctx, func(*member) bool { return true })
+	seen := map[string]string{} // the member's name
+	for i, m := range b.members {
+		switch m.identity = ids[i]; {
+		case errors.Is(errs[i], driver.ErrSkip):
+		case errs[i] != nil:
+			m.gate = &gate{Member: m.Member, b: b, m: m}
+			m.Backend = m.gate
+		case seen[ids[i]] != "":
+			return fmt.Errorf("%w: quorum: %s and %s are one server, which must not have two votes", driver.ErrInvalid, seen[ids[i]], m.Name)
+		default:
+			seen[ids[i]] = m.Name
+		}
+	}
+	return nil
+}
+
+// ask asks members who they are, all at once.
+func (b *Backend) ask(ctx context.Context, which func(*member) bool) (ids []string, errs []error) {
+	ids, errs = make([]string, len(b.members)), make([]error, len(b.members))
+	var calls wait.Group
+	for i, m := range b.members {
+		if which(m) {
+			calls.Go(func() { ids[i], errs[i] = m.Identity(ctx) })
+		}
+	}
+	calls.Wait()
+	return ids, errs
+}
+
+// gate stands before a member that has not said yet who it is. It lets no call through until it has.
+type gate struct {
+	members.Member
+	b    *Backend
+	m    *member
+	open atomic.Bool
+
+	// guarded by Backend.admission
+	refused error     // why it has no vote
+	again   time.Time // when it is asked again
+}
+
+// pause is how long a member without a vote is not asked again.
+const pause = time.Second
+
+// enter returns nil once the member has a vote.
+func (g *gate) enter(ctx context.Context) error {
+	if g.open.Load() {
+		return nil
+	}
+	select {
+	case g.b.admission <- struct{}{}:
+		defer func() { <-g.b.admission }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if g.open.Load() {
+		return nil
+	}
+	if time.Now().Before(g.again) {
+		return g.refused
+	}
+	id, err := g.Member.Identity(ctx)
+	switch {
+	case err == nil:
+		if err := g.compare(ctx, id); err != nil {
+			return err
+		}
+	case !errors.Is(err, driver.ErrSkip):
+		return fmt.Errorf("it has no vote before it says which server it is: %v", err) // no fact about a lock
+	}
+	g.open.Store(true)
+	return nil
+}
+
+// compare returns an error if the member is the same server as another one that has a vote.
+func (g *gate) compare(ctx context.Context, id string) error {
+	timeout := longestTimeout
+	if end, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(end)/2) // one that is silent must not use up the call's time
+	}
+	asking, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ids, errs := g.b.ask(asking, func(m *member) bool { return m != g.m && m.votes() })
+	for i, m := range g.b.members {
+		if m == g.m || !m.votes() {
+			continue
+		}
+		if errs[i] == nil {
+			m.identity = ids[i]
+		}
+		if m.identity == id { // that of one that does not answer now is the last that is known
+			return g.refuse(m)
+		}
+	}
+	g.m.identity = id
+	return nil
+}
+
+// refuse keeps the member without a vote. The quorum may go on without it for long, so that is said at once.
+func (g *gate) refuse(twin *member) error {
+	first := g.refused == nil
+	g.refused = fmt.Errorf("%s and %s are one server, which must not have two votes", twin.Name, g.m.Name)
+	g.again = time.Now().Add(pause)
+	if first {
+		slog.Warn("distlock: quorum: a member has no vote", "error", g.refused)
+	}
+	return g.refused
+}
+
+// votes reports whether calls reach the member.
+func (m *member) votes() bool { return m.gate == nil || m.gate.open.Load() }
+
+func (g *gate) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := g.enter(ctx); err != nil {
+		return driver.Grant{}, driver.Unsent(err)
+	}
+	return g.Member.Acquire(ctx, r)
+}
+
+func (g *gate) Renew(ctx context.Context, holds []driver.Hold) []error {
+	if err := g.enter(ctx); err != nil {
+		return slices.Repeat([]error{err}, len(holds))
+	}
+	return g.Member.Renew(ctx, holds)
+}
+
+func (g *gate) Release(ctx context.Context, h driver.Hold) error {
+	if err := g.enter(ctx); err != nil {
+		return err
+	}
+	return g.Member.Release(ctx, h)
+}
+
+func (g *gate) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if err := g.enter(ctx); err != nil {
+		return driver.Watch{}, err
+	}
+	return g.Member.Watch(ctx, r)
+}
+
+func (g *gate) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	if err := g.enter(ctx); err != nil {
+		return driver.Info{Name: name}, err
+	}
+	return g.Member.Inspect(ctx, name)
+}
+
+func (g *gate) List(ctx context.Context, prefix string, yield func(string) bool) error {
+	if err := g.enter(ctx); err != nil {
+		return err
+	}
+	return g.Member.List(ctx, prefix, yield)
+}
+
+// Close closes the member, without its name in the error.
+func (g *gate) Close() error { return g.Backend.Close() }
