@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -107,7 +108,7 @@ func (bt *ballot) ask(i int) {
 		defer cancel()
 		grant, err := m.Acquire(ctx, r)
 		m.note(err)
-		bt.answers <- memberVote{i, vote{stateOf(err, granted), grant, err}}
+		bt.answers <- memberVote{i, vote{stateOf(err, granted), grant, time.Now(), err}}
 	})
 }
 
@@ -115,29 +116,34 @@ func (bt *ballot) ask(i int) {
 func (bt *ballot) askAgain() {
 	bt.again = nil
 	for i, v := range bt.votes {
-		if heldBy(v.err) != nil {
+		if heldBy(v.err) != nil && !v.spent() {
 			bt.ask(i)
 		}
 	}
 }
 
+// freshVote is how long a vote is taken for valid without being confirmed. A member that forgets it may
+// give it to a successor, whose grant would be older than this one.
+const freshVote = 20 * time.Millisecond
+
 // raise makes a member that granted raise its counter above the grant's fences, once they
-// are known, unless it is above them anyway. Only the owner can do so: a late request can't
-// raise the counter for another Owner's lock.
+// are known, unless it is above them anyway and the vote is fresh. Only the owner can do so: a late request
+// can't raise the counter for another Owner's lock.
 func (bt *ballot) raise(i int) {
 	v := &bt.votes[i]
 	if v.state != granted || bt.last == 0 {
 		return
 	}
-	if v.grant.Last() >= bt.last || !bt.b.caps.Fence {
+	if (v.grant.Last() >= bt.last || !bt.b.caps.Fence) && time.Since(v.since) < freshVote {
 		v.state = raised
 		return
 	}
 	grant, m := v.grant, bt.b.members[i]
 	h := bt.r.Hold
 	h.TTL += bt.b.drift(h.TTL)
-	h.Floor = bt.last
-	v.state = asked
+	if v.state = asked; bt.b.caps.Fence {
+		h.Floor = bt.last
+	}
 	bt.b.send(m, []string{h.Owner}, func(*queuedCall) {
 		if bt.over.Load() {
 			return
@@ -151,7 +157,7 @@ func (bt *ballot) raise(i int) {
 		case errors.Is(err, driver.ErrUnsent):
 			err = fmt.Errorf("it was granted, and its fence was not raised (%v)", err)
 		}
-		bt.answers <- memberVote{i, vote{stateOf(err, raised), grant, err}}
+		bt.answers <- memberVote{i, vote{stateOf(err, raised), grant, time.Now(), err}}
 	})
 }
 
@@ -277,7 +283,8 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	bt.over.Store(true)
-	if bt.releaseVotes(bt.b.holds.remove(bt.r.Owner)) {
+	some := slices.ContainsFunc(bt.votes, func(v vote) bool { return v.spent() })
+	if bt.releaseVotes(bt.b.holds.remove(bt.r.Owner)) || some {
 		err = driver.Spent(err)
 	}
 	return driver.Grant{}, err

@@ -2,6 +2,7 @@ package quorum_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -87,5 +88,78 @@ func TestReleasedOwnerDoesNotComeBack(t *testing.T) {
 		if err := <-got; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// spender is a member that refuses, and releases the Owners that it refused, which may arrive late.
+type spender struct {
+	*odd
+	mu    sync.Mutex
+	spent map[string]int // attempts, by Owner
+}
+
+func (m *spender) Acquire(_ context.Context, r driver.Request) (driver.Grant, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.spent == nil {
+		m.spent = map[string]int{}
+	}
+	m.spent[r.Owner]++
+	return driver.Grant{}, driver.Spent(&driver.HeldError{Holders: []driver.Holder{{Owner: driver.NewOwner()}}})
+}
+
+// An Owner that a member has released is not requested there again, and the caller learns that.
+func TestSpentAtAMember(t *testing.T) {
+	for _, spenders := range []int{1, 2, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			var all []driver.Backend
+			var seen []*spender
+			for i := range 3 {
+				o := &odd{Backend: memlock.New()}
+				if all = append(all, o); i < spenders {
+					s := &spender{odd: o}
+					seen, all[i] = append(seen, s), s
+				}
+			}
+			b, err := quorum.New(all, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			r := request(driver.Exclusive)
+			_, err = b.Acquire(t.Context(), r)
+			if (err == nil) != (spenders == 1) || err != nil && !errors.Is(err, driver.ErrSpent) {
+				t.Errorf("%d members release: %v", spenders, err)
+			}
+			synctest.Wait() // a decision does not wait for the third
+			for _, s := range seen {
+				if n := s.spent[r.Owner]; n != 1 {
+					t.Errorf("%d members release: %d attempts with one Owner at one of them", spenders, n)
+				}
+			}
+		})
+	}
+}
+
+// A member that forgets a vote while the attempt waits for another one may have granted a successor: the attempt
+// does not return an older grant.
+func TestAVoteThatWasForgotten(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
+		other, ow := c.process()
+		w.slow(1, 85*time.Millisecond)
+		w.kill(2)
+		ow.kill(1)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if g, err := b.Acquire(t.Context(), request(driver.Exclusive)); err == nil {
+				t.Errorf("granted with fence %d beside the successor", g.Fence)
+			}
+		})
+		time.Sleep(50 * time.Millisecond)
+		c.stores[0] = memlock.NewStore()
+		w.replace(0, c.stores[0])
+		ow.replace(0, c.stores[0])
+		take(t, other, request(driver.Exclusive))
+		wg.Wait()
 	})
 }

@@ -13,6 +13,7 @@ import (
 type vote struct {
 	state voteState
 	grant driver.Grant
+	since time.Time // granted: the answer's time
 	err   error
 }
 
@@ -41,6 +42,9 @@ func stateOf(err error, yes voteState) voteState {
 func (v *vote) untaken() bool {
 	return v.grant.Fences == 0 && (v.state == denied || v.state == silent && errors.Is(v.err, driver.ErrUnsent))
 }
+
+// spent reports whether the member has released the Owner there, which must not be requested again.
+func (v *vote) spent() bool { return errors.Is(v.err, driver.ErrSpent) }
 
 // rivals returns the holders that the member named.
 func (v vote) rivals() []driver.Holder {
