@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/unsent"
 )
 
@@ -41,6 +41,7 @@ type client struct {
 	servers   []*endpoint
 	current   atomic.Int32 // the one in use
 	transport *http.Transport
+	certs     *netaddr.Certificates
 	token     *token
 	quiet     time.Duration // a stream without a line for so long is broken
 
@@ -56,6 +57,7 @@ type request struct {
 	status       int    // of success
 	secret       string // under which the server keeps news for the client, or ""
 	reads        bool   // it changes nothing, and may be sent again
+	ends         bool   // a caller asks once: that it is not let in is the answer, and not repeated
 
 	// prepare, if not nil, runs before the request is sent to a server. If it fails, the request is not sent.
 	prepare func(context.Context, *endpoint) error
@@ -230,7 +232,7 @@ func (c *client) backend() string {
 	return c.name
 }
 
-// send sends a request to one server, and again if it refuses the token and another one is in the file.
+// send sends a request to one server, and again if it refuses the token and there is another one.
 func (c *client) send(ctx context.Context, s *endpoint, q request) (*http.Response, error) {
 	for first := true; ; first = false {
 		resp, token, err := c.sendOnce(ctx, s, q)
@@ -242,22 +244,36 @@ func (c *client) send(ctx context.Context, s *endpoint, q request) (*http.Respon
 			return resp, nil
 		}
 		resp.Body.Close()
-		if first && resp.StatusCode == http.StatusUnauthorized && errors.Is(err, driver.ErrInvalid) {
-			changed, rereadErr := c.token.reread(token)
+		if first && errors.Is(err, httpwire.ErrDenied) && resp.StatusCode == http.StatusUnauthorized {
+			changed, rereadErr := c.token.reread(ctx, token)
 			if changed {
 				continue
 			}
 			if rereadErr != nil {
-				err = fmt.Errorf("%w; %w", err, rereadErr)
+				err = fmt.Errorf("%w; %v", err, rereadErr)
 			}
-			if c.token.file != "" && c.backend() != "" {
-				// The server may know the next token before the file has it: no wait ends for good.
-				err = driver.Unsent(fmt.Errorf("%v", err))
-			}
+		}
+		if errors.Is(err, httpwire.ErrDenied) {
+			err = c.denied(err, q)
 		}
 		return nil, err
 	}
 }
+
+// denied returns what it means that a server did not let a request in: that nothing was done. A token or a right may be
+// given back, so it is final only for Open, and for what is asked once.
+func (c *client) denied(err error, q request) error {
+	if c.backend() == "" || q.ends {
+		return &notLetInError{err}
+	}
+	return driver.Unsent(err)
+}
+
+// notLetInError is a refusal that is final.
+type notLetInError struct{ error }
+
+func (e *notLetInError) Is(target error) bool { return target == driver.ErrInvalid }
+func (e *notLetInError) Unwrap() error        { return e.error }
 
 // sendOnce sends a request, and returns the token that was sent with it. The error matches ErrUnsent if it is certain that
 // no part of the request was sent.
@@ -287,6 +303,9 @@ func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (resp *ht
 		err = noAnswer(ctx, err)
 	default:
 		s.verified.Store(false)
+		if hint := c.certs.Hint(err); hint != "" {
+			err = fmt.Errorf("%w%s", err, hint)
+		}
 	}
 	if connected {
 		return nil, token, unsent.Mark(err) // a connection that has ended before it was used is replaced
@@ -340,62 +359,4 @@ func notOurs(resp *http.Response) error {
 		what += fmt.Sprintf(", which leads to %.200q,", to)
 	}
 	return fmt.Errorf("the answer %s is not a distlock server's", what)
-}
-
-// token identifies the client to the servers. No error contains it.
-type token struct {
-	file string
-
-	mu    sync.Mutex
-	value string // "": none
-}
-
-func readToken(u *url.URL, p *driver.Params) (*token, error) {
-	password, _ := u.User.Password()
-	t := &token{file: p.String("token_file", ""), value: password}
-	switch {
-	case u.User.Username() != "":
-		return nil, fmt.Errorf("%w: the URL has a user: want a token without a user, as in https://:TOKEN@host", driver.ErrInvalid)
-	case t.file != "" && t.value != "":
-		return nil, fmt.Errorf("%w: a token in the URL and parameter token_file: want one of them", driver.ErrInvalid)
-	case t.file != "":
-		_, err := t.reread("")
-		return t, err
-	case !isToken(t.value) && t.value != "":
-		return nil, fmt.Errorf("%w: the token in the URL: want ASCII letters, digits and signs, without spaces", driver.ErrInvalid)
-	}
-	return t, nil
-}
-
-// reread reads the file again, if there is one. It reports whether the token is another one than the one that was sent.
-func (t *token) reread(sent string) (changed bool, err error) {
-	if t.file == "" {
-		return false, nil
-	}
-	text, err := os.ReadFile(t.file)
-	value := strings.TrimSpace(string(text))
-	if err == nil && !isToken(value) {
-		err = fmt.Errorf("it does not contain one token")
-	}
-	if err != nil {
-		return false, fmt.Errorf("%w: parameter token_file=%s: %w", driver.ErrInvalid, t.file, err)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.value = value
-	return value != sent, nil
-}
-
-func isToken(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
-}
-
-// show adds the token to a request, and returns it.
-func (t *token) show(h http.Header) (sent string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.value != "" {
-		h.Set("Authorization", "Bearer "+t.value)
-	}
-	return t.value
 }

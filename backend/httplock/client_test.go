@@ -126,13 +126,32 @@ func TestMalformedGrants(t *testing.T) {
 	}
 }
 
+// What a server does not let in was not done, and may be let in later: only what is asked once ends with that.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	for _, path := range callPaths {
+		f.answer(path, f.problem(httpwire.Denied))
+	}
+	once := map[string]bool{"Inspect": true, "List": true, "Revoke": true}
+	for call, err := range calls(soon(t), b, requestFor("job")) {
+		if errors.Is(err, driver.ErrUnsent) == once[call] || errors.Is(err, driver.ErrInvalid) != once[call] || driver.Final(err) != once[call] {
+			t.Errorf("%s: %v", call, err)
+		}
+		if !strings.Contains(err.Error(), "at "+f.URL+": the fake says") {
+			t.Errorf("%s does not name the server: %v", call, err)
+		}
+	}
+}
+
 // Facts arrive as what they are, and name the server.
 func TestFacts(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	b := openAll(t, f)
 	for kind, want := range map[httpwire.Kind]error{
-		httpwire.Lost: driver.ErrLost, httpwire.Invalid: driver.ErrInvalid, httpwire.Denied: driver.ErrInvalid,
+		httpwire.Lost: driver.ErrLost, httpwire.Invalid: driver.ErrInvalid,
 		httpwire.Unsent: driver.ErrUnsent, httpwire.Held: driver.ErrHeld,
 	} {
 		for _, path := range callPaths {

@@ -14,13 +14,14 @@
 //
 // The default ports are 80 and 443. The path is the prefix that a proxy puts before the server's own paths. https
 // uses TLS: ca names a file with trusted authorities, cert and key the client's own certificate, and servername the
-// name in the certificates of all servers, instead of the hosts.
+// name in the certificates of all servers, instead of the hosts. The files are read again for each connection; through
+// a proxy ca is read once.
 //
-//	token_file  a file with the token, which is read again when the server refuses the token
-//	timeout     how long Open waits for an answer; default 5s
+//	password_file  a file with the token, which is read again when a server refuses the token
+//	timeout        how long Open waits for an answer; default 5s
 //
-// The token is the URL's password, without a user, or in a file. It is never part of an error. It is sent
-// in the clear over http. HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed, except for Unix sockets.
+// The token is the URL's password, without a user, or in a file, or comes from Options.Credentials. It is never part of
+// an error. It is sent in the clear over http. HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed, except for Unix sockets.
 //
 // # Several servers
 //
@@ -39,6 +40,12 @@
 // A lock is trusted for its TTL from before the request that the server answered. Nothing that is pushed
 // extends that, and nothing is remembered: each Acquire and each Renew is a request. No lock depends on a
 // connection, so servers may be restarted and exchanged while locks are held.
+//
+// # Tokens and rights that change
+//
+// A server that refuses the token, or a right, has done nothing. Both may be given back, so the server is unavailable
+// meanwhile: waits go on, and releases are repeated. Only Open is ErrInvalid for a wrong token, and List, Inspect and Revoke,
+// which ask once, are.
 //
 // # Watch and news
 //

@@ -12,7 +12,7 @@ func report(context.Context, uint64) error { return nil }
 
 // Two servers before one backend: either may be restarted at any time.
 func ExampleOpen() {
-	if err := run(context.Background(), "https://locks1:7077,locks2:7077/?token_file=/run/secrets/distlock"); err != nil {
+	if err := run(context.Background(), "https://locks1:7077,locks2:7077/?password_file=/run/secrets/distlock"); err != nil {
 		log.Print(err)
 	}
 }

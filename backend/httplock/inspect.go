@@ -13,7 +13,7 @@ import (
 )
 
 func get(path string) request {
-	return request{method: http.MethodGet, path: path, status: http.StatusOK, reads: true}
+	return request{method: http.MethodGet, path: path, status: http.StatusOK, reads: true, ends: true}
 }
 
 // Inspect describes a lock. Owners are empty without the right to break the lock.
@@ -91,7 +91,7 @@ func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
 	ctx, end := b.during(ctx)
 	defer end()
 	q := post("/v1/locks/"+httpwire.SegmentOf(h.Name)+"/ask", httpwire.Ask{Owner: h.Owner, Mode: h.Mode})
-	q.status = http.StatusNoContent
+	q.status, q.ends = http.StatusNoContent, true
 	if err := b.client.call(ctx, q, nil); err != nil {
 		return fail("revoke", h.Name, err)
 	}

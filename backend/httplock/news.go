@@ -217,7 +217,7 @@ func (st *newsStream) open() (*stream, error) {
 	ctx, cancel := context.WithTimeout(life, maxReopenPause)
 	defer cancel()
 	q := get("/v1/news")
-	q.secret = st.news.secret
+	q.secret, q.ends = st.news.secret, false
 	return c.openStream(ctx, life, httpwire.EventHello, func(ctx context.Context) (*answer, error) {
 		resp, err := c.try(ctx, st.server, q)
 		return &answer{resp, st.server}, err

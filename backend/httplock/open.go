@@ -24,14 +24,24 @@ const (
 
 func init() {
 	for _, s := range []string{scheme, secureScheme, unixScheme} {
-		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u, Options{}) })
 	}
 }
 
 // Open connects to the servers of a URL, whose form is in the package comment. It returns when a server has
 // answered, ctx has ended, or the URL's timeout has passed. It returns ErrInvalid if the server refuses
 // the token.
-func Open(ctx context.Context, rawURL string) (*Backend, error) {
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return New(ctx, rawURL, Options{}) }
+
+// Options configure a Backend beside its URL.
+type Options struct {
+	// Credentials, if not nil, returns the token as the password, in place of the URL. The user is not used. It is
+	// called by Open, and when a server refuses the token, from several goroutines. An error lets that call fail.
+	Credentials func(ctx context.Context) (user, password string, err error)
+}
+
+// New is like Open, with options.
+func New(ctx context.Context, rawURL string, o Options) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -39,16 +49,21 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if u.Scheme != scheme && u.Scheme != secureScheme && u.Scheme != unixScheme {
 		return nil, fmt.Errorf("%w: want a URL such as https://host1,host2/ or http+unix:///path/to.sock", driver.ErrInvalid)
 	}
-	return openURL(ctx, u)
+	return openURL(ctx, u, o)
 }
 
-func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	o, err := readURL(u)
+func openURL(ctx context.Context, u *url.URL, opts Options) (*Backend, error) {
+	o, err := readURL(u, opts)
 	if err != nil {
 		return nil, err
 	}
+	if opts.Credentials != nil {
+		if _, err := o.token.reread(ctx, ""); err != nil {
+			return nil, fmt.Errorf("httplock: open: %w", err)
+		}
+	}
 	life, stop := context.WithCancelCause(context.Background())
-	c := &client{servers: o.servers, token: o.token, transport: o.transport(life), quiet: quietTime}
+	c := &client{servers: o.servers, certs: o.tls, token: o.token, transport: o.transport(life), quiet: quietTime}
 	if err := c.open(ctx, o.timeout); err != nil {
 		stop(errClosing)
 		c.transport.CloseIdleConnections()
@@ -56,8 +71,8 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 			err = fmt.Errorf("no answer within %v: %w", o.timeout, err)
 		}
 		hint := ""
-		if o.tls != nil && !driver.Final(err) {
-			hint = netaddr.Hint(err)
+		if errors.Is(err, context.DeadlineExceeded) {
+			hint = o.tls.Hint(err)
 		}
 		return nil, fmt.Errorf("httplock: open: %w%s", err, hint)
 	}
@@ -99,24 +114,24 @@ func (c *client) greet(ctx context.Context, s *endpoint) (err error) {
 type urlOptions struct {
 	servers []*endpoint
 	socket  string // of http+unix
-	tls     *tls.Config
+	tls     *netaddr.Certificates
 	token   *token
 	timeout time.Duration
 }
 
-func readURL(u *url.URL) (*urlOptions, error) {
+func readURL(u *url.URL, opts Options) (*urlOptions, error) {
 	p := driver.NewParams(u)
 	o := &urlOptions{timeout: p.Duration("timeout", 5*time.Second)}
 	var errs []error
 	if u.Scheme == secureScheme {
 		var err error
-		o.tls, err = netaddr.TLS(p)
+		o.tls, err = netaddr.ReadCertificates(p)
 		errs = append(errs, err)
 	} else if err := netaddr.NoTLS(u, secureScheme); err != nil {
 		return nil, err
 	}
 	var err error
-	o.token, err = readToken(u, p)
+	o.token, err = readToken(u, p, opts.Credentials)
 	errs = append(errs, err, o.readServers(u), p.Err())
 	if u.Fragment != "" {
 		errs = append(errs, fmt.Errorf("%w: the URL has a #; write it as %%23 if it belongs to the path", driver.ErrInvalid))
@@ -159,18 +174,33 @@ func (o *urlOptions) transport(life context.Context) *http.Transport {
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dial,
 		MaxIdleConns: keepIdle * len(o.servers), MaxIdleConnsPerHost: keepIdle, IdleConnTimeout: idleTime,
-		TLSClientConfig: o.tls, TLSHandshakeTimeout: dialTimeout,
+		TLSClientConfig: throughProxy(o.tls), TLSHandshakeTimeout: dialTimeout,
 		TLSNextProto:       map[string]func(string, *tls.Conn) http.RoundTripper{},
 		DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 	}
 	if o.tls != nil {
-		t.DialTLSContext = during(life, (&tls.Dialer{NetDialer: dialer, Config: o.tls}).DialContext)
+		t.DialTLSContext = during(life, func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return (&tls.Dialer{NetDialer: dialer, Config: o.tls.Config()}).DialContext(ctx, network, addr)
+		})
 	}
 	if o.socket != "" {
 		t.Proxy = nil
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", o.socket) }
 	}
 	return t
+}
+
+// throughProxy returns the config for connections through a proxy, for which there is no DialTLSContext. The client's own
+// certificate is the one in its files at that moment.
+func throughProxy(certs *netaddr.Certificates) *tls.Config {
+	config := certs.Config()
+	if config != nil && len(config.Certificates) > 0 {
+		config.Certificates = nil
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &certs.Config().Certificates[0], nil
+		}
+	}
+	return config
 }
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)

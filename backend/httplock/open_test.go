@@ -23,38 +23,38 @@ import (
 func TestURLs(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{
-		"http://":                                  "http://localhost",
-		"http://h":                                 "http://h",
-		"http://h/":                                "http://h",
-		"http://h,[::1]:9,g:7077/a%2Fb/c//":        "http://h/a%2Fb/c http://[::1]:9/a%2Fb/c http://g:7077/a%2Fb/c",
-		"http://[::1]":                             "http://[::1]",
-		"https://:hunter2@h,g:80/?timeout=1s":      "https://h https://g:80",
-		"http+unix:///run/dist%20lock.sock":        "http+unix:///run/dist lock.sock",
-		"http+unix://:hunter2@/run/x.sock":         "http+unix:///run/x.sock",
-		"http+unix:/run/x.sock":                    "http+unix:///run/x.sock",
-		"http+unix://run/x.sock":                   "",
-		"http+unix:x.sock":                         "",
-		"http+unix://":                             "",
-		"http:h":                                   "",
-		"http://h:0":                               "",
-		"http://h,,g":                              "",
-		"http://user:hunter2@h":                    "",
-		"http://hunter2@h":                         "",
-		"http://:hunter2%0A@h":                     "",
-		"http://:hunter2%20@h":                     "",
-		"http://:hunter2/2@h":                      "",
-		"http://h#f":                               "",
-		"http://h?ca=/x":                           "",
-		"http://h?colour=red":                      "",
-		"http://h?timeout=0s":                      "",
-		"http://h?token_file=/does/not/exist":      "",
-		"http://:hunter2@h?token_file=/etc/passwd": "",
-		"https://h?ca=/does/not/exist":             "",
+		"http://":                                     "http://localhost",
+		"http://h":                                    "http://h",
+		"http://h/":                                   "http://h",
+		"http://h,[::1]:9,g:7077/a%2Fb/c//":           "http://h/a%2Fb/c http://[::1]:9/a%2Fb/c http://g:7077/a%2Fb/c",
+		"http://[::1]":                                "http://[::1]",
+		"https://:hunter2@h,g:80/?timeout=1s":         "https://h https://g:80",
+		"http+unix:///run/dist%20lock.sock":           "http+unix:///run/dist lock.sock",
+		"http+unix://:hunter2@/run/x.sock":            "http+unix:///run/x.sock",
+		"http+unix:/run/x.sock":                       "http+unix:///run/x.sock",
+		"http+unix://run/x.sock":                      "",
+		"http+unix:x.sock":                            "",
+		"http+unix://":                                "",
+		"http:h":                                      "",
+		"http://h:0":                                  "",
+		"http://h,,g":                                 "",
+		"http://user:hunter2@h":                       "",
+		"http://hunter2@h":                            "",
+		"http://:hunter2%0A@h":                        "",
+		"http://:hunter2%20@h":                        "",
+		"http://:hunter2/2@h":                         "",
+		"http://h#f":                                  "",
+		"http://h?ca=/x":                              "",
+		"http://h?colour=red":                         "",
+		"http://h?timeout=0s":                         "",
+		"http://h?password_file=/does/not/exist":      "",
+		"http://:hunter2@h?password_file=/etc/passwd": "",
+		"https://h?ca=/does/not/exist":                "",
 	} {
 		u, err := driver.ParseURL(raw)
 		var o *urlOptions
 		if err == nil {
-			o, err = readURL(u)
+			o, err = readURL(u, Options{})
 		}
 		if want == "" {
 			if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
@@ -159,7 +159,7 @@ func TestTokens(t *testing.T) {
 		}
 	}
 	write("one\n")
-	if b, err = Open(t.Context(), "http://"+host+"?token_file="+file); err != nil {
+	if b, err = Open(t.Context(), "http://"+host+"?password_file="+file); err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
@@ -189,7 +189,7 @@ func TestTokenIsReplacedDuringTwoRequests(t *testing.T) {
 		}
 	}
 	write("old")
-	b, err := Open(t.Context(), f.URL+"?token_file="+file)
+	b, err := Open(t.Context(), f.URL+"?password_file="+file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,11 +294,11 @@ func TestMissingCertificateIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := readURL(u)
+	o, err := readURL(u, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &client{servers: o.servers, token: o.token, transport: o.transport(t.Context()), quiet: quietTime}
+	c := &client{servers: o.servers, certs: o.tls, token: o.token, transport: o.transport(t.Context()), quiet: quietTime}
 	dial, conns := c.transport.DialTLSContext, 0
 	c.transport.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)

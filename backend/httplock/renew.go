@@ -113,8 +113,11 @@ func (b *Backend) renew(ctx context.Context, c *chunk, holds []driver.Hold, errs
 // outcomeOf returns the fact in a line, or an error that is none.
 func outcomeOf(line httpwire.Renewed) error {
 	err := line.Outcome.Err(line.Detail)
-	if err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+	switch {
+	case err == nil, errors.Is(err, driver.ErrLost), driver.Final(err):
 		return err
+	case errors.Is(err, httpwire.ErrDenied):
+		return driver.Unsent(err) // the right may be given back
 	}
 	return fmt.Errorf("the server does not know the outcome: %s", line.Detail)
 }

@@ -52,7 +52,7 @@ func TestRenewByLines(t *testing.T) {
 		cancel()
 	}()
 	errs := b.Renew(ctx, all)
-	if errs[0] != nil || !errors.Is(errs[2], driver.ErrLost) || !errors.Is(errs[5], driver.ErrInvalid) {
+	if errs[0] != nil || !errors.Is(errs[2], driver.ErrLost) || !errors.Is(errs[5], driver.ErrUnsent) || driver.Final(errs[5]) {
 		t.Errorf("got %v", errs)
 	}
 	for _, i := range []int{1, 3, 4} {

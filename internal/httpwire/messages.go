@@ -250,6 +250,9 @@ func ProblemOf(err error) Problem {
 	return p
 }
 
+// ErrDenied: the server did not let the request in, because of who sent it. Nothing was done.
+var ErrDenied = errors.New("denied")
+
 // remoteError is a fact that a server has stated.
 type remoteError struct {
 	fact   error
@@ -263,7 +266,7 @@ func (e *remoteError) Unwrap() error { return e.fact }
 func (k Kind) Err(detail string) error {
 	fact, ok := map[Kind]error{
 		Held: &driver.HeldError{}, Lost: driver.ErrLost, Invalid: driver.ErrInvalid, Unsupported: driver.ErrUnsupported,
-		Denied: driver.ErrInvalid, Unsent: driver.ErrUnsent,
+		Denied: ErrDenied, Unsent: driver.ErrUnsent,
 	}[k]
 	switch {
 	case k == OK:

@@ -45,7 +45,7 @@ func TestConfigFile(t *testing.T) {
 	if got, err := a.backendURL(); got != "mem:from-the-user" || err != nil {
 		t.Errorf("got %q, %v; want the user's file before the host's", got, err)
 	}
-	const tokenFile = "http://h/?token_file=/etc/token" // is no secret
+	const tokenFile = "http://h/?password_file=/etc/token" // is no secret
 	writeFile(t, path, tokenFile, 0o644)
 	if got, err := a.backendURL(); got != tokenFile || err != nil {
 		t.Errorf("got %q, %v; want %q", got, err, tokenFile)
