@@ -31,17 +31,17 @@ func init() {
 // Open connects to the servers of a URL, whose form is in the package comment. It returns when a server has
 // answered, ctx has ended, or the URL's timeout has passed. It returns ErrInvalid if the server refuses
 // the token.
-func Open(ctx context.Context, rawURL string) (*Backend, error) { return New(ctx, rawURL, Options{}) }
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
 
-// Options configure a Backend beside its URL.
+// Options are what a URL can't say.
 type Options struct {
 	// Credentials, if not nil, returns the token as the password, in place of the URL. The user is not used. It is
 	// called by Open, and when a server refuses the token, from several goroutines. An error lets that call fail.
 	Credentials func(ctx context.Context) (user, password string, err error)
 }
 
-// New is like Open, with options.
-func New(ctx context.Context, rawURL string, o Options) (*Backend, error) {
+// OpenWith is Open with options; nil means none.
+func OpenWith(ctx context.Context, rawURL string, opts *Options) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,10 @@ func New(ctx context.Context, rawURL string, o Options) (*Backend, error) {
 	if u.Scheme != scheme && u.Scheme != secureScheme && u.Scheme != unixScheme {
 		return nil, fmt.Errorf("%w: want a URL such as https://host1,host2/ or http+unix:///path/to.sock", driver.ErrInvalid)
 	}
-	return openURL(ctx, u, o)
+	if opts == nil {
+		opts = &Options{}
+	}
+	return openURL(ctx, u, *opts)
 }
 
 func openURL(ctx context.Context, u *url.URL, opts Options) (*Backend, error) {
