@@ -54,6 +54,32 @@ func conform(t *testing.T, n int) {
 	})
 }
 
+// Members that refuse everything for a moment end nothing for good.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
+		c := newCluster(t, 3)
+		var wires []*wire
+		return drivertest.Harness{
+			Open: func(context.Context) (driver.Backend, error) {
+				b, w := c.process()
+				wires = append(wires, w)
+				return b, nil
+			},
+			Withdraw: func() (restore func()) {
+				for _, w := range wires {
+					w.kill()
+				}
+				return func() {
+					for _, w := range wires {
+						w.restore()
+					}
+				}
+			},
+		}
+	})
+}
+
 func client(t testing.TB, b driver.Backend, opts *distlock.Options) *distlock.Client {
 	t.Helper()
 	c, err := distlock.New(b, opts)

@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -49,7 +50,10 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	case p.lost > p.of-b.majority:
 		return fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 	}
-	return p.result("release", h.Name, b.majority)
+	if p.yes >= b.majority {
+		return nil
+	}
+	return p.unknownErr("release", h.Name)
 }
 
 // linger returns how long to wait for the other members after a decision.
@@ -59,8 +63,11 @@ func (b *Backend) linger(start time.Time, ttl time.Duration) time.Duration {
 
 // releaseDecided reports whether more answers would not change the result.
 func (t *tally) releaseDecided(majority int) bool {
-	return t.yes >= majority || t.lost > t.of-majority || t.final > t.of-majority
+	return t.yes >= majority || t.lost > t.of-majority
 }
+
+// isReleased reports whether a release is done. Whatever else a member says, it may have the hold.
+func isReleased(err error) bool { return err == nil || errors.Is(err, driver.ErrLost) }
 
 // release releases h at m in the background. If m does not answer, it retries until m answers,
 // m keeps the hold no longer, or the Owner is requested again. done gets the first answer.
@@ -76,7 +83,7 @@ func (b *Backend) release(values context.Context, m *member, h driver.Hold, kept
 			err = b.callRelease(values, m, h)
 		}
 		switch {
-		case !isUnknown(err):
+		case isReleased(err):
 			m.releases.remove(h.Owner)
 		case m.releases.add(h, end):
 			b.calls.Go(func() { b.retryReleases(m) })
@@ -118,7 +125,7 @@ func (b *Backend) retryRelease(m *member, h driver.Hold) (answered bool) {
 	b.send(m, []string{h.Owner}, func(*queuedCall) {
 		defer close(done)
 		// If it is not pending any more, the Owner was requested again.
-		answered = !m.releases.has(h.Owner) || !isUnknown(b.callRelease(context.Background(), m, h))
+		answered = !m.releases.has(h.Owner) || isReleased(b.callRelease(context.Background(), m, h))
 		if answered {
 			m.releases.remove(h.Owner)
 		}
