@@ -31,13 +31,28 @@ func Checks() []Check {
 func RunRefused(t *testing.T, make func(t *testing.T) Harness) {
 	for _, p := range refusedChecks {
 		t.Run(p.name, func(t *testing.T) {
-			t.Parallel()
 			h := make(t)
 			h.extra = 4 * time.Minute
-			if err := p.check(context.Background(), &h); err != nil {
-				t.Errorf("broken: %s\n%v", p.text, err)
-			}
+			answer := start(func() error { return p.check(context.Background(), &h) })
+			t.Parallel()
+			report(t, p.text, <-answer)
 		})
+	}
+}
+
+// start begins a check before t.Parallel, which would run only as many at once as there are processors.
+func start(check func() error) (answer chan error) {
+	answer = make(chan error, 1)
+	go func() { answer <- check() }()
+	return answer
+}
+
+func report(t *testing.T, promise string, err error) {
+	switch {
+	case errors.Is(err, ErrNotClaimed):
+		t.Log(err)
+	case err != nil:
+		t.Errorf("broken: %s\n%v", promise, err)
 	}
 }
 
@@ -49,20 +64,13 @@ func Run(t *testing.T, h Harness) {
 	h.caps = sync.OnceValues(func() (driver.Caps, error) { return h.readCaps(context.Background()) }) // it costs a connection
 	for _, c := range Checks() {
 		t.Run(c.Name, func(t *testing.T) {
-			// Started before t.Parallel, which would run only as many at once as there are processors.
-			answer := make(chan error, 1)
-			go func() {
+			answer := start(func() error {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				answer <- c.Run(context.Background(), &h)
-			}()
+				return c.Run(context.Background(), &h)
+			})
 			t.Parallel()
-			switch err := <-answer; {
-			case errors.Is(err, ErrNotClaimed):
-				t.Log(err)
-			case err != nil:
-				t.Errorf("broken: %s\n%v", c.Promise, err)
-			}
+			report(t, c.Promise, <-answer)
 		})
 	}
 }
