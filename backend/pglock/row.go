@@ -61,7 +61,7 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 		text = d.sql.await
 	}
 	untils, err := scanAll(ctx, d, func(rows *sql.Rows) (u int64, err error) { return u, rows.Scan(&u) },
-		text, keyList(names), textList(owners), e.Floor, e.TTL.Microseconds(), e.Shorten)
+		text, keyList(names), textList(owners), e.Floor, e.TTL.Microseconds())
 	for _, u := range untils {
 		until = u
 	}
@@ -238,7 +238,7 @@ const firstPlace = `(SELECT ' ' || right(m[1], 8) FROM regexp_match(claims,
 
 // extendHolds returns a statement that renews holds, given how it treats locked rows.
 func extendHolds(condition, locking string) string {
-	return `UPDATE {t} t SET until = greatest({now} + $4::bigint, CASE WHEN $5::boolean THEN 0 ELSE until END),
+	return `UPDATE {t} t SET until = greatest(until, {now} + $4::bigint),
 	number = greatest(number, $3::bigint), rev = rev + 1
 	FROM (SELECT l.k FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner) ON l.k = h.k
 	WHERE l.owner = h.owner AND l.until > {now}` + condition + ` FOR NO KEY UPDATE OF l` + locking + `) s
