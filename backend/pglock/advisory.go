@@ -32,7 +32,7 @@ func newAdvisory(ctx context.Context, db *database) (advisory, error) {
 	d := newAdvisoryDialect(db, t.path)
 	b, err := connlock.New(ctx, connlock.Config{
 		DB: db.db, Dialect: d, Package: "pglock", Name: db.name,
-		OnePerConn: d.ofTx, SeparateNumbers: d.ofTx || d.staysInTx,
+		OnePerConn: d.ofTx, SeparateNumbers: d.ofTx || d.staysInTx, Explain: explain,
 	})
 	return advisory{b}, err
 }

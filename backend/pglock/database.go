@@ -83,11 +83,11 @@ const sqlFacts = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 func (d *database) inspect(ctx context.Context) error {
 	conn, err := d.db.Conn(ctx)
 	if err != nil {
-		return explain(err)
+		return explainOpen(err)
 	}
 	f, pg, err := d.queryFacts(ctx, conn)
 	if err := errors.Join(err, conn.Close()); err != nil {
-		return explain(err)
+		return explainOpen(err)
 	}
 	if err := f.check(); err != nil {
 		return err
@@ -179,107 +179,4 @@ func address(host string, port uint16) string {
 		port = 5432
 	}
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
-}
-
-// Codes of errors, as in appendix A of PostgreSQL's manual.
-const (
-	badLogin           = "28000" // no such role, or pg_hba.conf refuses it
-	badPassword        = "28P01"
-	noDatabase         = "3D000"
-	noSchema           = "3F000"
-	noTable            = "42P01"
-	noColumn           = "42703"
-	noRights           = "42501"
-	noSetting          = "42704"
-	noStatement        = "26000"
-	badSetting         = "22023"
-	duplicateTable     = "42P07"
-	duplicateType      = "42710"
-	duplicateKey       = "23505"
-	duplicateStatement = "42P05"
-	readOnly           = "25006"
-	conflict           = "40001"
-	deadlock           = "40P01"
-	tooLong            = "22001"
-	outOfRange         = "22003"
-	badText            = "22021"
-	idleTooLong        = "57P05"
-	shuttingDown       = "57P01"
-	lockTimeout        = "55P03"
-	queueFull          = "54000" // and other exceeded limits
-)
-
-// sqlState returns the SQLSTATE of an error of any driver; empty if it has none.
-func sqlState(err error) string {
-	if e := (interface{ SQLState() string })(nil); errors.As(err, &e) {
-		return e.SQLState()
-	}
-	return ""
-}
-
-// finalErrors are errors that retrying can't cure.
-var finalErrors = map[string]string{
-	badLogin:    "the user is not let in: check the name, and pg_hba.conf on the server",
-	badPassword: "the user is not let in: the password is wrong, or has expired (ALTER ROLE … VALID UNTIL)",
-	noDatabase:  "the database does not exist",
-	noTable:     "the table is gone",
-	noColumn:    "the table was changed",
-	noRights:    "the user lacks a right",
-	noSetting:   "a parameter of the URL is neither distlock's, pgx's nor the server's",
-	badSetting:  "a parameter of the URL has a value that the server does not take",
-	tooLong:     "a value is too long for its column",
-	outOfRange:  "a number is too great for its column",
-	badText:     "a text has bytes that the server does not take, such as 0",
-	queueFull:   "this is more than the server's limits allow",
-	readOnly:    "the server can't be written: it is a replica, or transactions are read-only",
-}
-
-// explain adds a cause to an error of the server, and ErrInvalid if retrying can't cure it.
-func explain(err error) error {
-	if err == nil || driver.Final(err) {
-		return err
-	}
-	state := sqlState(err)
-	why, final := finalErrors[state]
-	switch {
-	case final:
-	case state == noStatement || state == duplicateStatement:
-		return fmt.Errorf("prepared statements get lost, as behind a pooler in transaction mode: say pooler=%s (Options.Pooler): %w", TransactionPooler, err)
-	case wrongPassword(err):
-		why = finalErrors[badPassword]
-	case strings.Contains(err.Error(), "unsupported startup parameter"):
-		why = "a parameter of the URL is not known to the pooler (ignore_startup_parameters)"
-	default:
-		return err
-	}
-	return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
-}
-
-// wrongPassword reports whether a password was refused. PgBouncer has one code for all its refusals.
-func wrongPassword(err error) bool {
-	return sqlState(err) == badPassword || strings.Contains(err.Error(), "password authentication failed")
-}
-
-// explainCall is explain for a backend in use. A server that can't be written then has a successor, or
-// will become one. A new connection of the pool that is not let in says nothing about the locks: the
-// password or pg_hba.conf may have changed.
-func explainCall(err error) error {
-	switch state := sqlState(err); {
-	case err == nil:
-		return nil
-	case wrongPassword(err):
-		return fmt.Errorf("%s: %w", finalErrors[badPassword], err)
-	case state == readOnly || state == badLogin || state == noDatabase:
-		return fmt.Errorf("%s: %w", finalErrors[state], err)
-	}
-	return explain(err)
-}
-
-// explainConfig returns pgx's complaint about a URL, without the URL that it quotes.
-func explainConfig(err error) error {
-	why := err.Error()
-	if i := strings.LastIndex(why, "`: "); i >= 0 {
-		why = why[i+len("`: "):]
-	}
-	return fmt.Errorf("%w: URL: %s", driver.ErrInvalid, why)
 }

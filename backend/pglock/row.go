@@ -174,7 +174,7 @@ func retry(ctx context.Context, statement func() error) (err error) {
 			break
 		}
 	}
-	return explainCall(err)
+	return explainStatement(err)
 }
 
 // aborted reports whether PostgreSQL has undone the whole statement, or has not begun it since it ended an

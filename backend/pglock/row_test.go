@@ -95,12 +95,12 @@ func TestLoginsThatAreRefusedInUse(t *testing.T) {
 		if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
 			t.Fatalf("%v; want an unknown outcome", err)
 		}
-		return strings.Contains(err.Error(), finalErrors[badPassword])
+		return strings.Contains(err.Error(), causes[badPassword])
 	})
 	pg.Exec(t, "ALTER ROLE "+user+" PASSWORD 'secret'")
 	release(t, b, r)
 	pooler := errors.New("FATAL: password authentication failed (SQLSTATE 08P01)")
-	if !driver.Final(explain(pooler)) || driver.Final(explainCall(pooler)) {
+	if !driver.Final(explainOpen(pooler)) || driver.Final(explain(pooler)) {
 		t.Error("PgBouncer's refusal is not treated like PostgreSQL's")
 	}
 }

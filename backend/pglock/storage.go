@@ -224,5 +224,5 @@ func (d *database) explainTable(err error) error {
 	case noSchema:
 		return fmt.Errorf("%w: the schema does not exist: %w", driver.ErrInvalid, err)
 	}
-	return explain(err)
+	return explainOpen(err)
 }

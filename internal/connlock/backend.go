@@ -68,6 +68,9 @@ type Config struct {
 
 	// SeparateNumbers means that connections write no numbers: their transaction may be rolled back.
 	SeparateNumbers bool
+
+	// Explain adds to an error of the server what it means; nil: nothing. No error in use is final.
+	Explain func(error) error
 }
 
 // The bounds of TTLs. Opening a connection may take as long as the lower one on a bad day.
@@ -140,6 +143,9 @@ func (b *Backend) wrapError(call, name string, err error) error {
 		return err
 	case b.ctx.Err() != nil:
 		return driver.ErrClosed
+	}
+	if b.Explain != nil {
+		err = b.Explain(err)
 	}
 	return fmt.Errorf("%s: %s %s: %w", b.Package, call, driver.Quote(name), err)
 }

@@ -1,0 +1,152 @@
+package pglock
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Codes of errors, as in appendix A of PostgreSQL's manual.
+const (
+	badLogin           = "28000" // no such role, or pg_hba.conf refuses it
+	badPassword        = "28P01"
+	noDatabase         = "3D000"
+	noSchema           = "3F000"
+	noTable            = "42P01"
+	noColumn           = "42703"
+	noRights           = "42501"
+	noSetting          = "42704"
+	noStatement        = "26000"
+	badSetting         = "22023"
+	duplicateTable     = "42P07"
+	duplicateType      = "42710"
+	duplicateKey       = "23505"
+	duplicateStatement = "42P05"
+	readOnly           = "25006"
+	conflict           = "40001"
+	deadlock           = "40P01"
+	tooLong            = "22001"
+	outOfRange         = "22003"
+	badText            = "22021"
+	idleTooLong        = "57P05"
+	shuttingDown       = "57P01"
+	lockTimeout        = "55P03"
+	queueFull          = "54000" // and other exceeded limits
+)
+
+// sqlState returns the SQLSTATE of an error of any driver; empty if it has none.
+func sqlState(err error) string {
+	if e := (interface{ SQLState() string })(nil); errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// causes are what errors mean to a user.
+var causes = map[string]string{
+	badLogin:    "the user is not let in: check the name, and pg_hba.conf on the server",
+	badPassword: "the user is not let in: the password is wrong, or has expired (ALTER ROLE … VALID UNTIL)",
+	noDatabase:  "the database does not exist",
+	noTable:     "the table is gone",
+	noColumn:    "the table was changed",
+	noRights:    "the user lacks a right",
+	noSetting:   "a parameter of the URL is neither distlock's, pgx's nor the server's",
+	badSetting:  "a parameter of the URL has a value that the server does not take",
+	tooLong:     "a value is too long for its column",
+	outOfRange:  "a number is too great for its column",
+	badText:     "a text has bytes that the server does not take, such as 0",
+	queueFull:   "this is more than the server's limits allow",
+	readOnly:    "the server can't be written: it is a replica, or transactions are read-only",
+}
+
+// wrongRequests are errors of what was sent. All others are of the server's state, which may change: even a table or a
+// right may come back.
+var wrongRequests = []string{tooLong, outOfRange, badText}
+
+// explained is an error of the server on one line, with its cause if that is known.
+type explained struct {
+	why string
+	err error
+}
+
+func (e *explained) Error() string {
+	text := oneLine(e.err.Error())
+	if e.why == "" {
+		return text
+	}
+	return e.why + ": " + text
+}
+
+func (e *explained) Unwrap() error { return e.err }
+
+// oneLine joins lines, without those that repeat the one before: pgx has a line for each address, with and without TLS.
+func oneLine(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	first, rest := lines[0], slices.Compact(lines[1:])
+	if len(rest) == 0 {
+		return first
+	}
+	return first + " " + strings.Join(rest, "; ")
+}
+
+// explain adds its cause to an error of the server.
+func explain(err error) error {
+	if err == nil || driver.Final(err) || errors.As(err, new(*explained)) {
+		return err
+	}
+	e := &explained{cause(err), err}
+	if slices.Contains(wrongRequests, sqlState(err)) {
+		return fmt.Errorf("%w: %w", driver.ErrInvalid, e)
+	}
+	return e
+}
+
+// explainStatement is explain for a statement, which is not sent without a connection.
+func explainStatement(err error) error {
+	if errors.As(err, new(*pgconn.ConnectError)) {
+		return driver.Unsent(explain(err))
+	}
+	return explain(err)
+}
+
+// explainOpen is explain for Open: ErrInvalid if the user must change something before it can work.
+func explainOpen(err error) error {
+	if err == nil || driver.Final(err) || cause(err) == "" || lostStatement(err) {
+		return explain(err)
+	}
+	return fmt.Errorf("%w: %w", driver.ErrInvalid, explain(err))
+}
+
+// cause returns what an error means to a user; empty if the server says it.
+func cause(err error) string {
+	switch {
+	case lostStatement(err):
+		return fmt.Sprintf("prepared statements get lost, as behind a pooler in transaction mode: say pooler=%s (Options.Pooler)", TransactionPooler)
+	case strings.Contains(err.Error(), "password authentication failed"): // PgBouncer has one code for all its refusals
+		return causes[badPassword]
+	case strings.Contains(err.Error(), "unsupported startup parameter"):
+		return "a parameter of the URL is not known to the pooler (ignore_startup_parameters)"
+	}
+	return causes[sqlState(err)]
+}
+
+func lostStatement(err error) bool {
+	state := sqlState(err)
+	return state == noStatement || state == duplicateStatement
+}
+
+// explainConfig returns pgx's complaint about a URL, without the URL that it quotes.
+func explainConfig(err error) error {
+	why := err.Error()
+	if i := strings.LastIndex(why, "`: "); i >= 0 {
+		why = why[i+len("`: "):]
+	}
+	return fmt.Errorf("%w: URL: %s", driver.ErrInvalid, why)
+}
