@@ -29,10 +29,10 @@ func newAdvisory(ctx context.Context, db *database) (advisory, error) {
 	if err != nil {
 		return advisory{}, err
 	}
-	d := newAdvisoryDialect(db, t.path)
+	d := newAdvisoryDialect(db, t)
 	b, err := connlock.New(ctx, connlock.Config{
 		DB: db.db, Dialect: d, Package: "pglock", Name: db.name,
-		OnePerConn: d.ofTx, SeparateNumbers: d.ofTx || d.staysInTx, Explain: explain,
+		OnePerConn: d.ofTx, SeparateNumbers: d.ofTx || d.staysInTx, Polling: d.ofTx, Explain: explain,
 	})
 	return advisory{b}, err
 }
@@ -46,25 +46,30 @@ type advisoryDialect struct {
 	// nothing back. Before version 14 the server ends silent connections only in transactions.
 	staysInTx bool
 
-	path string // of the table: schema and name
+	path  string // of the table: schema and name
+	table string // the same as an identifier
 
 	sqlNumber string // writes the number of a grant
-	sqlTry    string // tries a lock, and writes the number
+	sqlOwn    string // the same through the lock's own connection; no row if a commit may take long
+	sqlTry    string // tries a lock, and writes the number unless a commit may take long
 	meta      metajson.Cache
 }
 
-func newAdvisoryDialect(db *database, path string) *advisoryDialect {
-	table := quote(db.opts.Table)
-	write := `INSERT INTO ` + table + ` AS t (k, name, number, owner, link, since, meta) %s
+// commitsAlone is true if a commit waits for no standby: one that has gone would keep a connection from renewing its locks.
+const commitsAlone = `current_setting('synchronous_standby_names') = ''`
+
+func newAdvisoryDialect(db *database, t *tableInfo) *advisoryDialect {
+	write := `INSERT INTO ` + t.quoted + ` AS t (k, name, number, owner, link, since, meta) %s
 		ON CONFLICT (k) DO UPDATE SET number = greatest(t.number + 1, excluded.number), owner = excluded.owner, link = excluded.link,
 			since = excluded.since, meta = excluded.meta RETURNING number`
 	const row = `$1::bytea, $2::text, ` + clock + `, $3::text, $4::text, ` + clock + `, $5::text`
 	ofTx := db.opts.Level == Transaction
 	return &advisoryDialect{
-		database: db, path: path, ofTx: ofTx, staysInTx: !ofTx && db.version < 14_00_00,
+		database: db, path: t.path, table: t.quoted, ofTx: ofTx, staysInTx: !ofTx && db.version < 14_00_00,
 		sqlNumber: fmt.Sprintf(write, `VALUES (`+row+`)`),
+		sqlOwn:    fmt.Sprintf(write, `SELECT `+row+` WHERE `+commitsAlone),
 		sqlTry: `WITH got AS MATERIALIZED (SELECT pg_try_advisory_lock($6::bigint) AS ok), fence AS (` +
-			fmt.Sprintf(write, `SELECT `+row+` FROM got WHERE ok`) +
+			fmt.Sprintf(write, `SELECT `+row+` FROM got WHERE ok AND `+commitsAlone) +
 			`) SELECT got.ok, coalesce((SELECT number FROM fence), 0) FROM got`,
 	}
 }
@@ -85,10 +90,7 @@ func (d *advisoryDialect) Key(name string) string {
 func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
 	c := sessionConn{d: d, tx: connlock.Tx{Conn: conn}}
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
-	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_get_activity(pg_backend_pid())`).Scan(&c.id)
-	if err == nil {
-		err = c.exec(ctx, c.settings()+"; "+c.leaseSettings(lease))
-	}
+	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+`, `+d.lockSettings(lease).call("")+` FROM pg_stat_get_activity(pg_backend_pid())`).Scan(&c.id, new(any))
 	if err == nil {
 		err = c.checkClient(ctx)
 	}
@@ -175,7 +177,7 @@ func (d *advisoryDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool
 	}
 	defer tx.Rollback()
 	var id string
-	err = tx.QueryRowContext(ctx, `SELECT link FROM `+quote(d.opts.Table)+` WHERE k = $1::bytea AND owner = $2::text FOR UPDATE`, d.hash(l.Name), l.Owner).Scan(&id)
+	err = tx.QueryRowContext(ctx, `SELECT link FROM `+d.table+` WHERE k = $1::bytea AND owner = $2::text FOR UPDATE`, d.hash(l.Name), l.Owner).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -198,12 +200,8 @@ func thisLock(l connlock.Lock) string {
 }
 
 // Number writes a lock's next number through a connection of the pool.
-func (d *advisoryDialect) Number(ctx context.Context, l connlock.Lock, id string) (uint64, error) {
-	return d.writeNumber(ctx, d.db, l, id)
-}
-
-func (d *advisoryDialect) writeNumber(ctx context.Context, q connlock.Querier, l connlock.Lock, id string) (number uint64, err error) {
-	err = q.QueryRowContext(ctx, d.sqlNumber, d.grantRow(l, id)...).Scan(&number)
+func (d *advisoryDialect) Number(ctx context.Context, l connlock.Lock, id string) (number uint64, err error) {
+	err = d.db.QueryRowContext(ctx, d.sqlNumber, d.grantRow(l, id)...).Scan(&number)
 	return number, err
 }
 
@@ -235,22 +233,6 @@ type sessionConn struct {
 
 func (c *sessionConn) ID() string { return c.id }
 
-// rowTime is how long a statement waits for a locked row or table. The connection's other locks can't be
-// renewed meanwhile.
-const rowTime = 50 * time.Millisecond
-
-// settings keep the server from ending a long transaction.
-func (c *sessionConn) settings() string {
-	text := "SET default_transaction_isolation = 'read committed'"
-	if !c.d.ofTx { // the caller's work may wait
-		text += fmt.Sprintf("; SET lock_timeout = %d", rowTime.Milliseconds())
-	}
-	if c.d.version >= 17_00_00 {
-		text += "; SET transaction_timeout = 0"
-	}
-	return text
-}
-
 // checkClient lets the server notice soon that a waiting client has died. Some systems on which it runs can't, and refuse
 // the setting.
 func (c *sessionConn) checkClient(ctx context.Context) error {
@@ -273,21 +255,11 @@ func (c *sessionConn) exec(ctx context.Context, text string) error {
 
 // Lease commits the setting, since a rollback would undo it.
 func (c *sessionConn) Lease(ctx context.Context, lease time.Duration) error {
-	text := c.leaseSettings(lease)
+	text := "SELECT " + leaseSettings(lease).call("")
 	if c.inTx {
 		text += "; COMMIT AND CHAIN"
 	}
 	return c.exec(ctx, text)
-}
-
-// leaseSettings rounds up to whole ms.
-func (c *sessionConn) leaseSettings(lease time.Duration) string {
-	ms := (lease + time.Millisecond - 1) / time.Millisecond
-	text := fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", ms)
-	if c.d.version >= 14_00_00 {
-		text += fmt.Sprintf("; SET idle_session_timeout = %d", ms)
-	}
-	return text
 }
 
 // Ping also begins a new empty transaction, if the last one has ended with an error.
@@ -353,7 +325,8 @@ func (c *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.
 		}
 	}
 	c.inTx = true
-	err := c.exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED; "+waitSettings(slice)+"SELECT pg_advisory_xact_lock("+l.Key+"); SELECT pg_try_advisory_lock("+l.Key+"); COMMIT")
+	limit := fmt.Sprintf("SET LOCAL lock_timeout = %d", slice.Milliseconds())
+	err := c.exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED; "+limit+"; SELECT pg_advisory_xact_lock("+l.Key+"); SELECT pg_try_advisory_lock("+l.Key+"); COMMIT")
 	if err == nil {
 		c.inTx = false
 		return true, c.idle(ctx)
@@ -362,11 +335,6 @@ func (c *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.
 		return false, err
 	}
 	return false, c.rollBack(ctx)
-}
-
-// waitSettings are the settings of a wait. The user's own shorter timeouts are meant for other statements.
-func waitSettings(slice time.Duration) string {
-	return fmt.Sprintf("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = %d; ", slice.Milliseconds())
 }
 
 func (c *sessionConn) rollBack(ctx context.Context) error {
@@ -378,10 +346,10 @@ func (c *sessionConn) rollBack(ctx context.Context) error {
 	return err
 }
 
-// Number writes on the lock's own connection. It returns 0 if the row is locked.
-func (c *sessionConn) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
-	number, err := c.d.writeNumber(ctx, c.tx.Querier(), l, c.id)
-	if sqlState(err) == lockTimeout {
+// Number writes on the lock's own connection. It returns 0 if the row is locked, or a commit may take long.
+func (c *sessionConn) Number(ctx context.Context, l connlock.Lock) (number uint64, err error) {
+	err = c.tx.Querier().QueryRowContext(ctx, c.d.sqlOwn, c.d.grantRow(l, c.id)...).Scan(&number)
+	if sqlState(err) == lockTimeout || errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
 	return number, err
@@ -454,7 +422,7 @@ func (c *txConn) finish(ctx context.Context, end func(*sql.Tx) error) error {
 	return c.tx.Finish(ctx, end)
 }
 
-// TryLock leaves the transaction open if the lock is refused: the next attempt uses it.
+// TryLock leaves no transaction open if the lock is refused.
 func (c *txConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	tx, err := c.tx.Begin(ctx)
 	if err != nil {
@@ -462,6 +430,9 @@ func (c *txConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, o
 	}
 	err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock($1::bigint)", l.Key).Scan(&ok)
 	c.has = c.has || ok
+	if err == nil && !ok {
+		err = c.finish(ctx, (*sql.Tx).Rollback)
+	}
 	return 0, ok, err
 }
 
@@ -470,19 +441,9 @@ func (c *txConn) Number(context.Context, connlock.Lock) (uint64, error) {
 	return 0, driver.ErrUnsupported
 }
 
-// WaitLock restores the settings for the caller's work.
-func (c *txConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
-	tx, err := c.tx.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	const after = "; SET LOCAL statement_timeout TO DEFAULT; SET LOCAL lock_timeout TO DEFAULT"
-	_, err = tx.ExecContext(ctx, waitSettings(slice)+"SELECT pg_advisory_xact_lock("+l.Key+")"+after)
-	if sqlState(err) == lockTimeout {
-		return false, c.Undo(ctx, l)
-	}
-	c.has = err == nil
-	return c.has, err
+// WaitLock is not called: a wait in the server would keep the transaction open.
+func (c *txConn) WaitLock(context.Context, connlock.Lock, time.Duration) (bool, error) {
+	return false, driver.ErrUnsupported
 }
 
 func (c *txConn) Undo(ctx context.Context, _ connlock.Lock) error {

@@ -19,7 +19,7 @@ type pair func(ctx context.Context, i int) error
 
 // plainPair acquires and releases with two handwritten statements.
 func plainPair(b *testing.B, url string) pair {
-	db := openPool(mustConfig(b, url), maxConns)
+	db := openPool(mustConnector(b, url, &Options{}), maxConns)
 	b.Cleanup(func() { db.Close() })
 	_, err := db.Exec(`CREATE TABLE plain (k text PRIMARY KEY, owner text, token bigint NOT NULL, expires timestamptz) WITH (fillfactor = 50)`)
 	if err == nil {

@@ -136,12 +136,12 @@ func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := readConfig(u)
+	c, err := newConnector(u, opts)
 	if err != nil {
 		return nil, err
 	}
 	opts.Name = "postgres://proxied"
-	return start(ctx, &database{db: openPool(config, 0), owned: true}, opts)
+	return start(ctx, &database{db: openPool(c, 0), owned: true}, opts)
 }
 
 func TestConformanceOfAdvisorySession(t *testing.T) {

@@ -142,11 +142,16 @@ func lostStatement(err error) bool {
 	return state == noStatement || state == duplicateStatement
 }
 
-// explainConfig returns pgx's complaint about a URL, without the URL that it quotes.
+// explainConfig returns pgx's complaint about a URL.
 func explainConfig(err error) error {
+	return fmt.Errorf("%w: URL: %s", driver.ErrInvalid, configProblem(err))
+}
+
+// configProblem returns pgx's complaint without the URL that it quotes.
+func configProblem(err error) string {
 	why := err.Error()
 	if i := strings.LastIndex(why, "`: "); i >= 0 {
 		why = why[i+len("`: "):]
 	}
-	return fmt.Errorf("%w: URL: %s", driver.ErrInvalid, why)
+	return why
 }

@@ -50,6 +50,17 @@ func open(t testing.TB, rawURL string) *Backend {
 	return b
 }
 
+// onHandle makes a backend on a handle of the user's.
+func onHandle(t testing.TB, rawURL string) *Backend {
+	t.Helper()
+	b, err := New(t.Context(), testserver.SharedPostgres(t).DB(t, rawURL), &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
 // fresh returns the URL of a new database, in which tables may be created.
 func fresh(t testing.TB) string {
 	t.Helper()
@@ -95,6 +106,19 @@ func mustConfig(t testing.TB, rawURL string) *pgx.ConnConfig {
 		t.Fatal(err)
 	}
 	return config
+}
+
+func mustConnector(t testing.TB, rawURL string, opts *Options) *connector {
+	t.Helper()
+	u, err := driver.ParseURL(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newConnector(u, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func databaseOf(t testing.TB, rawURL string) string {

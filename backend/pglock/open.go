@@ -7,12 +7,9 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // schemes are the URL schemes that libpq knows.
@@ -31,9 +28,9 @@ func init() {
 //	postgres:///app?host=/var/run/postgresql&strategy=advisory&level=transaction
 //
 // The parameters strategy, level, table, create and pooler set the [Options]. max_connections limits the
-// pool: 16 is the default with Row, and Advisory has no limit. All other parameters
-// are pgx's, which knows libpq's and passes unknown ones to the server as settings. Connections are
-// opened as they are needed.
+// pool: 16 is the default with Row, and Advisory has no limit. password_file names a file that has the password. All other
+// parameters are pgx's, which knows libpq's and passes unknown ones to the server as settings. Connections are
+// opened as they are needed. The files of passwords and certificates are read again for each.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -50,15 +47,15 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := readConfig(u)
+	c, err := newConnector(u, opts)
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, &database{db: openPool(config, limit), limit: limit, owned: true}, opts)
+	return start(ctx, &database{db: openPool(c, limit), limit: limit, owned: true}, opts)
 }
 
 // ownParams are the parameters that pgx does not see.
-var ownParams = []string{"strategy", "level", "table", "create", "pooler", "max_connections"}
+var ownParams = []string{"strategy", "level", "table", "create", "pooler", "max_connections", "password_file"}
 
 // readOptions reads distlock's own parameters. A limit of 0 connections means none.
 func readOptions(u *url.URL) (opts *Options, limit int, err error) {
@@ -81,25 +78,8 @@ func readOptions(u *url.URL) (opts *Options, limit int, err error) {
 		limit = 0 // each hold and each waiter may need its own connection
 	}
 	limit = p.Int("max_connections", limit, 1, maxLimit)
+	p.String("password_file", "") // newConnector reads it
 	return opts, limit, p.Err()
-}
-
-// readConfig gives pgx the rest of the URL.
-func readConfig(u *url.URL) (*pgx.ConnConfig, error) {
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
-	}
-	for _, key := range ownParams {
-		query.Del(key)
-	}
-	theirs := *u
-	theirs.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // a plus is a plus to libpq
-	config, err := pgx.ParseConfig(theirs.String())
-	if err != nil {
-		return nil, explainConfig(err)
-	}
-	return config, nil
 }
 
 const (
@@ -114,19 +94,9 @@ const (
 	maxIdleTime = time.Minute
 )
 
-// openPool opens a pool which checks a connection's socket before it is used again: a statement sent to a
-// server that has gone would have an unknown outcome.
-func openPool(config *pgx.ConnConfig, limit int) *sql.DB {
-	db := stdlib.OpenDB(*config,
-		stdlib.OptionShouldPing(func(_ context.Context, p stdlib.ShouldPingParams) bool {
-			return !canPeek && p.IdleDuration > time.Second
-		}),
-		stdlib.OptionResetSession(func(_ context.Context, pg *pgx.Conn) error {
-			if !socketAlive(pg.PgConn().Conn()) {
-				return sqldriver.ErrBadConn
-			}
-			return nil
-		}))
+// openPool opens a pool of a connector's connections.
+func openPool(c sqldriver.Connector, limit int) *sql.DB {
+	db := sql.OpenDB(c)
 	db.SetMaxOpenConns(limit)
 	db.SetMaxIdleConns(maxConns)
 	db.SetConnMaxIdleTime(maxIdleTime)

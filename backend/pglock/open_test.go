@@ -121,9 +121,20 @@ func TestOpenRefusesAReplica(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesReadOnlyTransactions(t *testing.T) {
+// The connections of a user's own pool are not set.
+func TestNewRefusesReadOnlyTransactions(t *testing.T) {
 	t.Parallel()
-	refused(t, with(t, fresh(t), "default_transaction_read_only", "on"), "read-only", "default_transaction_read_only=off")
+	plain := testserver.SharedPostgres(t).Database(t)
+	wantRefusal(t, newOnHandle(t, with(t, plain, "default_transaction_read_only", "on")), "read-only", "default_transaction_read_only=off")
+	wantRefusal(t, newOnHandle(t, with(t, plain, "client_encoding", "LATIN1")), "client_encoding=LATIN1")
+}
+
+func newOnHandle(t *testing.T, rawURL string) error {
+	b, err := New(t.Context(), testserver.SharedPostgres(t).DB(t, rawURL), &Options{Create: true})
+	if err == nil {
+		b.Close()
+	}
+	return err
 }
 
 func TestOpenRefusesOtherEncodings(t *testing.T) {
@@ -131,7 +142,6 @@ func TestOpenRefusesOtherEncodings(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	pg.Exec(t, "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
 	refused(t, strings.Replace(pg.URL(), "/postgres?", "/latin?", 1), "LATIN1", "want UTF8")
-	refused(t, with(t, pg.URL(), "client_encoding", "LATIN1"), "client_encoding=LATIN1")
 }
 
 func TestServersTooOldAreRefused(t *testing.T) {

@@ -25,7 +25,7 @@ func newRow(ctx context.Context, db *database) (*sqlrow.Backend, error) {
 	if db.pgx && !db.pooled() && db.limit != 1 { // one connection must be left for calls
 		opts.Notifier = func(b *sqlrow.Backend) sqlrow.Notifier { return newReleaseListener(db, t.channel(), b) }
 	}
-	return sqlrow.New(&rowDialect{db, newRowStatements(db.opts.Table, t.channel())}, opts), nil
+	return sqlrow.New(&rowDialect{db, newRowStatements(t.quoted, t.channel())}, opts), nil
 }
 
 // rowDialect implements sqlrow's dialect for PostgreSQL.
@@ -245,11 +245,11 @@ func extendHolds(condition, locking string) string {
 	WHERE t.k = s.k RETURNING {now} + $4::bigint`
 }
 
-// newRowStatements fills in the table and the channel, which are words.
+// newRowStatements fills in the table, an identifier, and the channel, a word.
 func newRowStatements(table, channel string) *rowStatements {
 	fill := func(sql string) string {
 		sql = strings.NewReplacer("{notify}", notifyIfWaiting, "{bounded}", bounded).Replace(sql)
-		return strings.NewReplacer("{t}", quote(table), "{now}", clock, "{channel}", channel, "{row}", rowColumns()).Replace(sql)
+		return strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{row}", rowColumns()).Replace(sql)
 	}
 	return &rowStatements{
 		take: fill(`UPDATE {t} SET number = greatest(number + 1, {now}), granted = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = $2::text,

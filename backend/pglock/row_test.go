@@ -290,13 +290,13 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	}
 }
 
-// Session timeouts that are meant for other work end neither waits nor locks.
+// Session timeouts of the user's own pool that are meant for other work end neither waits nor locks.
 func TestTimeoutsOfTheSession(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
 	plain := pg.Database(t)
-	database := with(t, plain, "create", "true", "statement_timeout", "2s", "lock_timeout", "100ms", "idle_in_transaction_session_timeout", "1s", "idle_session_timeout", "1s")
-	a, b := open(t, database), open(t, database)
+	database := with(t, plain, "statement_timeout", "2s", "lock_timeout", "100ms", "idle_in_transaction_session_timeout", "1s", "idle_session_timeout", "1s")
+	a, b := onHandle(t, database), onHandle(t, database)
 	mine, theirs := request("lock"), request("lock")
 	take(t, a, mine)
 	w := watch(t, b, theirs)
@@ -395,7 +395,7 @@ func TestAPoolOfOne(t *testing.T) {
 	take(t, b, theirs)
 }
 
-// After its table was dropped, a backend returns a final error without a password.
+// A table that was dropped may come back: until then outcomes are unknown.
 func TestATableThatIsGone(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -406,7 +406,11 @@ func TestATableThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := b.Acquire(t.Context(), request("lock"))
-	wantRefusal(t, err, "table")
+	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "the table is gone") {
+		t.Errorf("%v, want an unknown outcome", err)
+	}
+	open(t, with(t, plain, "create", "true"))
+	take(t, b, request("lock"))
 }
 
 // A release succeeds while PostgreSQL's notification queue is full. A listening session that keeps a

@@ -107,6 +107,7 @@ func (c *columnSpec) ddl() string {
 type tableInfo struct {
 	id      uint32
 	path    string // schema and name
+	quoted  string // the same as an identifier, which means the same whatever the search_path becomes
 	kind    string // relkind and relpersistence of pg_class: "rp" for an ordinary table
 	hidden  bool   // row level security hides rows from the user
 	unique  string // columns that have a unique index of their own
@@ -143,7 +144,8 @@ func (d *database) ensureTable(ctx context.Context, s *tableSpec) (*tableInfo, e
 	return &t, nil
 }
 
-const sqlTable = `SELECT c.oid, c.relnamespace::regnamespace::text || '.' || c.relname, c.relkind::text || c.relpersistence::text, row_security_active(c.oid),
+const sqlTable = `SELECT c.oid, c.relnamespace::regnamespace::text || '.' || c.relname,
+	c.relnamespace::regnamespace::text || '.' || quote_ident(c.relname), c.relkind::text || c.relpersistence::text, row_security_active(c.oid),
 	coalesce((SELECT string_agg(a.attname, ' ') FROM pg_catalog.pg_index i
 		JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
 		WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1), ''),
@@ -158,7 +160,7 @@ const sqlTable = `SELECT c.oid, c.relnamespace::regnamespace::text || '.' || c.r
 func (d *database) findTable(ctx context.Context, s *tableSpec) (t tableInfo, err error) {
 	var columns string
 	err = d.queryRow(ctx, fmt.Sprintf(sqlTable, "'"+quote(s.table)+"'")).
-		Scan(&t.id, &t.path, &t.kind, &t.hidden, &t.unique, &t.lacks, &columns)
+		Scan(&t.id, &t.path, &t.quoted, &t.kind, &t.hidden, &t.unique, &t.lacks, &columns)
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, nil
 	}

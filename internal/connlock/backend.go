@@ -69,6 +69,9 @@ type Config struct {
 	// SeparateNumbers means that connections write no numbers: their transaction may be rolled back.
 	SeparateNumbers bool
 
+	// Polling means that waiters poll: Dialect has no wait that is harmless to others.
+	Polling bool
+
 	// Explain adds to an error of the server what it means; nil: nothing. No error in use is final.
 	Explain func(error) error
 }

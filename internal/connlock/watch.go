@@ -33,8 +33,8 @@ type queueWait struct {
 	waiting Conn // whose statement may be cancelled, or nil
 }
 
-// Watch waits in the server's queue, and takes the lock for r's Owner. It returns ErrSkip if there are too
-// many waiters, and an error if the pool has no connection for it.
+// Watch waits in the server's queue, and takes the lock for r's Owner. It returns ErrSkip if waiters poll or there are too
+// many, and an error if the pool has no connection for it.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.validate(r); err != nil {
 		return driver.Watch{}, err
@@ -42,7 +42,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := ctx.Err(); err != nil {
 		return driver.Watch{}, b.wrapError("watch", r.Name, err)
 	}
-	if !b.reserveWait() {
+	if b.Polling || !b.reserveWait() {
 		return driver.Watch{}, driver.ErrSkip
 	}
 	w := &queueWait{b: b, lock: b.lockOf(r), lease: leaseClass(r.TTL), ready: wait.NewSignal(), done: make(chan struct{})}

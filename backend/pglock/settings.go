@@ -1,0 +1,62 @@
+package pglock
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// settings are settings of a connection: pairs of a name and a value, both plain words.
+type settings [][2]string
+
+// call returns an expression that sets those that the server knows, if a condition is met.
+func (s settings) call(condition string) string {
+	values := make([]string, len(s))
+	for i, one := range s {
+		values[i] = fmt.Sprintf("('%s', '%s')", one[0], one[1])
+	}
+	return `(SELECT count(set_config(n, v, false)) FROM (VALUES ` + strings.Join(values, ", ") + `) s(n, v)
+	WHERE current_setting(n, true) IS NOT NULL` + condition + `)`
+}
+
+// common are the settings of all connections. Locks are written, and whoever waits has a timeout of its own.
+var common = settings{
+	{"client_encoding", "UTF8"}, // as pgx sends texts
+	{"default_transaction_isolation", "read committed"},
+	{"default_transaction_read_only", "off"},
+	{"idle_session_timeout", "0"},
+	{"transaction_timeout", "0"},
+}
+
+// poolSettings are the settings of the connections that a URL makes.
+func poolSettings(opts *Options) settings {
+	s := append(settings{}, common...)
+	switch {
+	case opts.Level == Transaction: // the caller's work may join, and has the user's own timeouts
+	case opts.Strategy == Advisory:
+		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", "0"})
+	default: // for locked tables; statements bound their wait for locked rows
+		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", "5000"})
+	}
+	return s
+}
+
+// rowTime is how long a statement waits for a locked row or table. The connection's other locks can't be
+// renewed meanwhile.
+const rowTime = 50 * time.Millisecond
+
+// lockSettings are the settings of a connection with locks.
+func (d *advisoryDialect) lockSettings(lease time.Duration) settings {
+	s := append(settings{}, common...)
+	if !d.ofTx {
+		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", fmt.Sprint(rowTime.Milliseconds())})
+	}
+	return append(s, leaseSettings(lease)...)
+}
+
+// leaseSettings let the server end a connection that is silent. They round up to whole ms. Before version 14 the server
+// ends silent connections only in transactions.
+func leaseSettings(lease time.Duration) settings {
+	ms := fmt.Sprint((lease + time.Millisecond - 1).Milliseconds())
+	return settings{{"idle_in_transaction_session_timeout", ms}, {"idle_session_timeout", ms}}
+}

@@ -1,0 +1,128 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// hostile are settings of a user that would break locks.
+var hostile = map[string]string{
+	"statement_timeout": "1", "lock_timeout": "1", "idle_session_timeout": "1", "idle_in_transaction_session_timeout": "1", "transaction_timeout": "1",
+	"default_transaction_isolation": "'serializable'", "default_transaction_read_only": "on", "client_encoding": "LATIN1",
+	"search_path": "elsewhere", `"TimeZone"`: "'Asia/Kathmandu'", `"DateStyle"`: "'SQL, DMY'", "bytea_output": "'escape'",
+}
+
+// Whatever is set for the user after Open, connections that are opened later are as good as the first ones.
+func TestLaterSettingsOfTheUser(t *testing.T) {
+	t.Parallel()
+	for kind, params := range map[string][]string{"row": nil, "session": levels["session"], "transaction": levels["transaction"]} {
+		for _, version := range []string{"15", "18"} {
+			t.Run(kind+version, func(t *testing.T) {
+				t.Parallel()
+				pg := testserver.SharedPostgres(t)
+				if version != "15" {
+					pg = testserver.SharedPostgresVersion(t, version)
+				}
+				plain := pg.Database(t)
+				admin := with(t, plain, append([]string{"create", "true"}, params...)...)
+				table := open(t, admin).database.opts.Table
+				user := pg.User(t, admin, "secret", "SELECT, INSERT, UPDATE ON "+table)
+				b := open(t, user)
+				db, name := pg.DB(t, plain), mustConfig(t, plainOf(t, user)).User
+				for setting, value := range hostile {
+					if setting == "transaction_timeout" && version == "15" || kind == "transaction" && (setting == "statement_timeout" || setting == "lock_timeout") {
+						continue // of the caller's work, at level Transaction
+					}
+					if _, err := db.Exec(fmt.Sprintf("ALTER ROLE %s SET %s = %s", name, setting, value)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + name + "'"); err != nil {
+					t.Fatal(err)
+				}
+				r := request("Zoë's lock 漢字")
+				r.Meta = map[string]string{"host": "Zoë 漢字"}
+				eventually(t, "the lock is taken", func() bool {
+					_, err := b.Acquire(t.Context(), r)
+					return err == nil
+				})
+				time.Sleep(20 * time.Millisecond) // longer than the timeouts
+				for _, err := range b.Renew(t.Context(), []driver.Hold{r.Hold}) {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				held(t, open(t, admin), request(r.Name))
+				release(t, b, r)
+			})
+		}
+	}
+}
+
+// While a synchronous standby is gone, an attempt waits alone: other locks of its connection are renewed.
+func TestAttemptsBesideAStandbyThatIsGone(t *testing.T) {
+	t.Parallel()
+	pg := testserver.Postgres(t, testserver.PostgresOptions{})
+	b := open(t, with(t, pg.Database(t), levels["session"]...))
+	var holds []driver.Hold
+	for i := range 8 {
+		r := request(fmt.Sprint("lock", i))
+		take(t, b, r)
+		holds = append(holds, r.Hold)
+	}
+	pg.Exec(t, "SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+	eventually(t, "commits wait for the standby", func() bool {
+		return pg.Ask(t, "SHOW synchronous_standby_names") == "nobody"
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	attempts := make(chan error)
+	for i := range 8 { // more than there are connections
+		go func() {
+			_, err := b.Acquire(ctx, request(fmt.Sprint("other", i)))
+			attempts <- err
+		}()
+	}
+	eventually(t, "an attempt waits for the standby", func() bool {
+		return pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE wait_event = 'SyncRep'") != "0"
+	})
+	for i, err := range b.Renew(t.Context(), holds) {
+		if err != nil {
+			t.Errorf("lock%d: %v", i, err)
+		}
+	}
+	cancel()
+	for range 8 {
+		if err := <-attempts; err == nil {
+			t.Error("granted, though the number is not with the standby")
+		}
+	}
+	pg.Exec(t, "SET synchronous_commit = local", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+}
+
+// A pooler in transaction mode hands connections on: none is set, not even by an Open that is refused.
+func TestNoSettingsStayBehindAPooler(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	url := with(t, pg.Database(t), "create", "true")
+	via := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{Mode: "transaction"}).Via(url)
+	refused(t, via, "pooler=transaction")
+	everything(t, open(t, with(t, via, "pooler", "transaction")))
+	db := pg.DB(t, plainOf(t, with(t, via, "default_query_exec_mode", "exec")))
+	for range 8 {
+		var limit string
+		if err := db.QueryRow("SHOW lock_timeout").Scan(&limit); err != nil || limit != "0" {
+			t.Errorf("lock_timeout %s, %v", limit, err)
+		}
+	}
+}
+
+// plainOf returns a URL without distlock's own parameters.
+func plainOf(t testing.TB, rawURL string) string {
+	t.Helper()
+	return mustConnector(t, rawURL, &Options{Pooler: TransactionPooler}).url
+}
