@@ -1,0 +1,86 @@
+package pglock
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// A migration that builds indexes concurrently, under a lock, waits for each older snapshot of its database. Another instance that
+// waits for the lock keeps none.
+func TestIndexesAreBuiltWhileOthersWait(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	plain := pg.Database(t)
+	url := with(t, plain, levels["transaction"]...)
+	mine, other := client(t, url), client(t, url)
+	lease, err := mine.Mutex("migration").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := make(chan error)
+	go func() {
+		l, err := other.Mutex("migration").Lock(t.Context())
+		if err == nil {
+			err = l.Unlock(t.Context())
+		}
+		next <- err
+	}()
+	db := pg.DB(t, plain)
+	if _, err := db.Exec("CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id"); err != nil {
+		t.Fatal(err)
+	}
+	fastest := time.Hour
+	for range 3 {
+		began := time.Now()
+		if _, err := db.Exec("CREATE INDEX CONCURRENTLY ON orders (id)"); err != nil {
+			t.Fatal(err)
+		}
+		fastest = min(fastest, time.Since(began))
+	}
+	// A wait in the server takes ten seconds, and the next index would begin with the next wait.
+	if fastest > 5*time.Second {
+		t.Errorf("an index takes %v", fastest)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-next; err != nil {
+		t.Error(err)
+	}
+}
+
+// client opens a client for the duration of the test.
+func client(t testing.TB, rawURL string) *distlock.Client {
+	t.Helper()
+	c, err := distlock.New(open(t, rawURL), &distlock.Options{TTL: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A refused attempt at level Transaction leaves no transaction open.
+func TestRefusedAttemptsLeaveNoTransaction(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	plain := pg.Database(t)
+	url := with(t, plain, levels["transaction"]...)
+	a, b := open(t, url), open(t, url)
+	mine := request("lock")
+	take(t, a, mine)
+	for range 3 {
+		held(t, b, request("lock"))
+	}
+	if _, err := b.Watch(t.Context(), request("lock")); !errors.Is(err, driver.ErrSkip) {
+		t.Errorf("watch: %v, want ErrSkip", err)
+	}
+	if n := pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = $1 AND xact_start IS NOT NULL AND query LIKE '%try_advisory%'", databaseOf(t, url)); n != "0" { // the holder has been asked since
+		t.Errorf("%s refused attempts have left a transaction", n)
+	}
+}
