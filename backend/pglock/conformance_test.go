@@ -136,7 +136,7 @@ func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := newConnector(u, opts)
+	c, err := newConnector(u, opts, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -35,14 +35,18 @@ type connector struct {
 	problem error           // why the files can't be read now
 }
 
-// newConnector returns the connector of a URL.
-func newConnector(u *url.URL, opts *Options) (*connector, error) {
+// newConnector returns the connector of a URL. login may be nil.
+func newConnector(u *url.URL, opts *Options, login netaddr.Credentials) (*connector, error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
 	}
-	c := &connector{settings: poolSettings(opts), pooler: opts.Pooler}
-	if query.Has("password_file") {
+	c := &connector{login: login, settings: poolSettings(opts), pooler: opts.Pooler}
+	_, given := u.User.Password()
+	switch file := query.Has("password_file"); {
+	case login != nil && (given || file):
+		return nil, fmt.Errorf("%w: a function for the password, and a password in the URL: want one of them", driver.ErrInvalid)
+	case file:
 		p := driver.NewParams(&url.URL{RawQuery: url.Values{"password_file": query["password_file"]}.Encode()})
 		if c.login, err = netaddr.Login(u, p); err != nil {
 			return nil, err
@@ -99,7 +103,11 @@ func (c *connector) prepare(ctx context.Context, next *pgx.ConnConfig) error {
 	if c.login == nil {
 		return nil
 	}
-	_, next.Password, err = c.login(ctx)
+	user, password, err := c.login(ctx)
+	if user != "" {
+		next.User = user
+	}
+	next.Password = password
 	return err
 }
 

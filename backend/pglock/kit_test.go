@@ -114,7 +114,7 @@ func mustConnector(t testing.TB, rawURL string, opts *Options) *connector {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := newConnector(u, opts)
+	c, err := newConnector(u, opts, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

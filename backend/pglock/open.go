@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 )
 
 // schemes are the URL schemes that libpq knows.
@@ -17,7 +18,7 @@ var schemes = []string{"postgres", "postgresql"}
 
 func init() {
 	for _, scheme := range schemes {
-		driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+		driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u, nil) })
 	}
 }
 
@@ -31,7 +32,11 @@ func init() {
 // pool: 16 is the default with Row, and Advisory has no limit. password_file names a file that has the password. All other
 // parameters are pgx's, which knows libpq's and passes unknown ones to the server as settings. Connections are
 // opened as they are needed. The files of passwords and certificates are read again for each.
-func Open(ctx context.Context, rawURL string) (*Backend, error) {
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenAs(ctx, rawURL, nil) }
+
+// OpenAs is Open for a password that changes, such as a token of a cloud. credentials is called at each login, from several
+// goroutines. An empty user means the URL's. An error lets that login fail; it is tried again. A URL with a password is ErrInvalid.
+func OpenAs(ctx context.Context, rawURL string, credentials func(ctx context.Context) (user, password string, err error)) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -39,15 +44,15 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if !slices.Contains(schemes, u.Scheme) {
 		return nil, fmt.Errorf("%w: want a URL such as postgres://user:password@host:5432/database, with %%-encoded user and password", driver.ErrInvalid)
 	}
-	return openURL(ctx, u)
+	return openURL(ctx, u, credentials)
 }
 
-func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+func openURL(ctx context.Context, u *url.URL, login netaddr.Credentials) (*Backend, error) {
 	opts, limit, err := readOptions(u)
 	if err != nil {
 		return nil, err
 	}
-	c, err := newConnector(u, opts)
+	c, err := newConnector(u, opts, login)
 	if err != nil {
 		return nil, err
 	}

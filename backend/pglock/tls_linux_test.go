@@ -1,13 +1,17 @@
 package pglock
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -37,6 +41,101 @@ func TestCertificates(t *testing.T) {
 	pg.Start()
 	crowd(t, b)
 	tryCertificates(t, pg, url)
+}
+
+// A client's certificate that ends is named with its file; once the file is renewed, everything goes on.
+func TestClientCertificatesAreReadAgain(t *testing.T) {
+	t.Parallel()
+	pg, url, dir := withClientCertificates(t)
+	writeOwn(t, dir, -time.Minute)
+	_, err := Open(t.Context(), url)
+	wantEnded(t, err, dir)
+	writeOwn(t, dir, time.Hour)
+	b, r := open(t, url), request("lock")
+	take(t, b, r)
+	writeOwn(t, dir, -time.Minute)
+	pg.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = '"+databaseOf(t, url)+"'")
+	eventually(t, "the certificate is refused", func() bool {
+		err = b.Renew(t.Context(), []driver.Hold{r.Hold})[0]
+		return err != nil && strings.Contains(err.Error(), " ended at ")
+	})
+	wantEnded(t, err, dir)
+	if driver.Final(err) || errors.Is(err, driver.ErrLost) {
+		t.Errorf("%v, want an unknown outcome", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "key.pem"), []byte("half a ke"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a file can't be used", func() bool {
+		err = b.Renew(t.Context(), []driver.Hold{r.Hold})[0]
+		return err != nil && strings.Contains(err.Error(), "can't be used")
+	})
+	writeOwn(t, dir, time.Hour)
+	release(t, b, r)
+}
+
+// A certificate of twelve seconds is renewed on the disk, under a holder, a waiter and an election, and the server ends all
+// connections.
+func TestLongClientCertificateIsRenewed(t *testing.T) {
+	t.Parallel()
+	pg, url, dir := withClientCertificates(t)
+	const life = 12 * time.Second
+	writeOwn(t, dir, life)
+	began := time.Now()
+	c := newCrew(t, url)
+	time.Sleep(life / 2)
+	writeOwn(t, dir, time.Hour)
+	time.Sleep(time.Until(began.Add(life + time.Second)))
+	pg.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = '"+databaseOf(t, url)+"'")
+	c.goesOn(t, true)
+}
+
+// withClientCertificates starts a server that wants certificates. The URL's are in the folder.
+func withClientCertificates(t *testing.T) (pg *testserver.PostgresServer, url, dir string) {
+	t.Helper()
+	pg = testserver.Postgres(t, testserver.PostgresOptions{})
+	dir = t.TempDir()
+	url = with(t, pg.Database(t), "create", "true", "sslmode", "verify-full", "sslrootcert", useTLS(t, pg),
+		"sslcert", filepath.Join(dir, "cert.pem"), "sslkey", filepath.Join(dir, "key.pem"))
+	writeOwn(t, dir, time.Hour)
+	hba := "hostnossl all all 127.0.0.1/32 md5\nhostssl all all 127.0.0.1/32 md5 clientcert=verify-ca\n"
+	if err := os.WriteFile(pg.Ask(t, "SHOW hba_file"), []byte(hba), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pg.Exec(t, "SELECT pg_reload_conf()")
+	eventually(t, "the server wants certificates", func() bool {
+		without, err := Open(t.Context(), with(t, url, "sslcert", "", "sslkey", ""))
+		if err == nil {
+			without.Close()
+			return false
+		}
+		b, err := Open(t.Context(), url)
+		return err == nil && b.Close() == nil
+	})
+	return pg, url, dir
+}
+
+// writeOwn writes a client's certificate that ends after life.
+func writeOwn(t *testing.T, dir string, life time.Duration) {
+	t.Helper()
+	own, err := testcert.Own()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := own.Sign(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(life) })
+	if err == nil {
+		_, err = pair.Write(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantEnded(t *testing.T, err error, dir string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "the certificate in "+filepath.Join(dir, "cert.pem")+" ended at 20") {
+		t.Errorf("%v, want the file and the end of the certificate", err)
+	}
 }
 
 // useTLS gives a server a certificate, and returns the file of its root certificates.
