@@ -22,8 +22,8 @@
 // server's clock in µs, so that they increase even if the table is lost.
 //
 // Statements that PostgreSQL aborts because of others (40001, 40P01) are retried, so sessions may
-// have any isolation level. After other errors of the server the outcome is unknown, unless they
-// say that the table or a right is missing.
+// have any isolation level. After other errors of the server the outcome is unknown: a login, a right
+// or a table that is missing may come back. Only Open is final about them.
 //
 // # Advisory
 //
@@ -34,12 +34,18 @@
 //
 // The strategy takes connections out of the pool and closes them afterwards. At level [Session] up
 // to four connections keep the locks of one TTL, 1000 each; at level [Transaction] each lock has
-// its own. Up to 16 more wait, but no more than half of a limited pool; other waiters poll. One
+// its own. At level Session up to 16 more wait, but no more than half of a limited pool; other waiters poll. One
 // connection of a limited pool is always left. Waits are cut into slices of ten seconds; each slice
-// that ends without the lock is an error in PostgreSQL's log.
+// that ends without the lock is an error in PostgreSQL's log. At level Transaction all waiters poll: a
+// wait in the server would keep CREATE INDEX CONCURRENTLY, under the lock, from ending.
 //
 // At level Transaction the caller's work can join the lock's transaction, see [Backend.Commit].
 // The lease is not renewed meanwhile.
+//
+// # Connections
+//
+// Each connection of a URL is set completely when it opens, and logs in with what the files of its
+// password and certificates have then. A pool of the user's own is used as it is.
 //
 // # Poolers
 //

@@ -34,7 +34,7 @@
 //
 // # Waiting
 //
-// A Watch waits in the server's own queue, on a connection that does nothing else, and takes the
+// With Config.Polling waiters poll. Otherwise a Watch waits in the server's own queue, on a connection that does nothing else, and takes the
 // lock for its Owner. It waits in slices: a waiter that never returns holds back vacuum, and may have
 // died long ago. A wait that is given up is cancelled on the server. A lock that was granted at the
 // last moment is released on the same connection. If the outcome is unknown, the connection is
