@@ -72,7 +72,7 @@ type Config struct {
 	// Polling means that waiters poll: Dialect has no wait that is harmless to others.
 	Polling bool
 
-	// Explain adds to an error of the server what it means; nil: nothing. No error in use is final.
+	// Explain adds to an error of the server what it means; nil: nothing.
 	Explain func(error) error
 }
 

@@ -2,6 +2,7 @@ package connlock
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,4 +78,21 @@ func TestWaitersAreBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where a wait in the server would harm others, waiters poll, and an error is explained.
+func TestWaitersThatPoll(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		unlucky := errors.New("unlucky")
+		b := newFake(t, &fakeServer{confirm: unlucky}, onePerConn, func(c *Config) {
+			c.Polling = true
+			c.Explain = func(err error) error { return errors.Join(errors.New("it means"), err) }
+		})
+		if _, err := b.Watch(t.Context(), request("lock")); !errors.Is(err, lock.ErrSkip) {
+			t.Errorf("watch: %v, want ErrSkip", err)
+		}
+		if _, err := b.Acquire(t.Context(), request("lock")); !errors.Is(err, unlucky) || !strings.Contains(err.Error(), "it means") || lock.Final(err) {
+			t.Errorf("acquire: %v, want an explained error", err)
+		}
+	})
 }
