@@ -40,6 +40,24 @@ func TestConformanceWithARefusedUser(t *testing.T) {
 	}
 }
 
+// What is taken away from the user for a moment ends nothing: a holder keeps its lock, a waiter waits, a leader leads and a candidate
+// stays one.
+func TestWithdrawalsEndNothing(t *testing.T) {
+	t.Parallel()
+	for what, w := range withdrawals {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			user, withdraw := withdrawable(t, w, nil)
+			c := newCrew(t, user)
+			restore := withdraw()
+			refusal := " " + mustConfig(t, user).User + "@.*(permission denied|not permitted)"
+			eventually(t, "the user is refused", func() bool { return testserver.SharedPostgres(t).CountLogged(refusal) >= 3 })
+			restore()
+			c.goesOn(t, true)
+		})
+	}
+}
+
 // withdrawable returns the URL of a user of its own, and what takes something away from that user.
 func withdrawable(t *testing.T, w withdrawal, params []string) (user string, withdraw func() (restore func())) {
 	t.Helper()
