@@ -87,14 +87,14 @@ func TestPasswordOfAFunction(t *testing.T) {
 	r := newRotation(t, nil)
 	var mu sync.Mutex
 	password, asked := "one", 0
-	b, err := OpenAs(t.Context(), r.url, func(context.Context) (string, string, error) {
+	b, err := OpenWith(t.Context(), r.url, &OpenOptions{Credentials: func(context.Context) (string, string, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if asked++; password == "" {
 			return "", "", errors.New("the vault is sealed")
 		}
 		return "", password, nil
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,8 @@ func TestPasswordOfAFunction(t *testing.T) {
 	})
 	set("two")
 	release(t, b, mine)
-	_, err = OpenAs(t.Context(), strings.Replace(r.url, r.user+"@", r.user+":pw@", 1), func(context.Context) (string, string, error) { return "", "", nil })
+	none := func(context.Context) (string, string, error) { return "", "", nil }
+	_, err = OpenWith(t.Context(), strings.Replace(r.url, r.user+"@", r.user+":pw@", 1), &OpenOptions{none})
 	wantRefusal(t, err, "want one of them")
 }
 

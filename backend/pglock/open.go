@@ -32,11 +32,21 @@ func init() {
 // pool: 16 is the default with Row, and Advisory has no limit. password_file names a file that has the password. All other
 // parameters are pgx's, which knows libpq's and passes unknown ones to the server as settings. Connections are
 // opened as they are needed. The files of passwords and certificates are read again for each.
-func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenAs(ctx, rawURL, nil) }
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
 
-// OpenAs is Open for a password that changes, such as a token of a cloud. credentials is called at each login, from several
-// goroutines. An empty user means the URL's. An error lets that login fail; it is tried again. A URL with a password is ErrInvalid.
-func OpenAs(ctx context.Context, rawURL string, credentials func(ctx context.Context) (user, password string, err error)) (*Backend, error) {
+// OpenOptions are what a URL can't say.
+type OpenOptions struct {
+	// Credentials, if not nil, returns the user and the password of a login; an empty user means the URL's, which has no
+	// password then. It is called for each connection, from several goroutines. An error lets that login fail, and
+	// it is tried again.
+	Credentials func(ctx context.Context) (user, password string, err error)
+}
+
+// OpenWith is Open with options; nil means none.
+func OpenWith(ctx context.Context, rawURL string, opts *OpenOptions) (*Backend, error) {
+	if opts == nil {
+		opts = &OpenOptions{}
+	}
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -44,7 +54,7 @@ func OpenAs(ctx context.Context, rawURL string, credentials func(ctx context.Con
 	if !slices.Contains(schemes, u.Scheme) {
 		return nil, fmt.Errorf("%w: want a URL such as postgres://user:password@host:5432/database, with %%-encoded user and password", driver.ErrInvalid)
 	}
-	return openURL(ctx, u, credentials)
+	return openURL(ctx, u, opts.Credentials)
 }
 
 func openURL(ctx context.Context, u *url.URL, login netaddr.Credentials) (*Backend, error) {
