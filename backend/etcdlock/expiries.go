@@ -231,7 +231,7 @@ func (s *owners) renewable(o *ownerState, h *driver.Hold, start time.Time) *leas
 	switch {
 	case o.name != h.Name, o.created == 0, o.fence == 0, o.modified == 0, o.lease == nil, o.ended, o.expiring:
 		return nil
-	case h.Shorten, o.life < seconds(h.TTL):
+	case o.life < seconds(h.TTL):
 		return nil
 	}
 	if end := start.Add(h.TTL); o.life > seconds(h.TTL) && o.deadline.Before(end) {
@@ -286,14 +286,6 @@ func (s *owners) written(o *ownerState, k *lockKey, l *lease, revision int64) bo
 	defer s.mu.Unlock()
 	s.prolong(o, time.Now(), k.life())
 	return !o.ended
-}
-
-// shorten moves the end of a hold to an earlier instant.
-func (s *owners) shorten(o *ownerState, deadline time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o.deadline = deadline
-	s.schedule(o, deadline)
 }
 
 // expiringKey returns an Owner's key, and whether it may have another one after a call without an answer.

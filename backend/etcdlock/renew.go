@@ -59,7 +59,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			r.run(func() { r.errs[i] = r.renewOther(h) })
 		case o.fence == 0:
 			r.errs[i] = errLostHold(h.Name)
-		case o.lease == nil || o.lease.lastReply().ttl < h.TTL || h.Shorten:
+		case o.lease == nil || o.lease.lastReply().ttl < h.TTL:
 			r.run(func() { r.errs[i] = r.changeLease(h, o) })
 		default:
 			byLease[o.lease] = append(byLease[o.lease], i)
@@ -216,9 +216,6 @@ func (r *leaseRenewal) changeError(h *driver.Hold, o *ownerState, err error) err
 // leaseFor returns a lease that lives for at least the hold's TTL from the start of the call: the
 // key's own if possible.
 func (r *leaseRenewal) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease, error) {
-	if h.Shorten {
-		return r.b.leases.dedicated(r.ctx, h.TTL)
-	}
 	err := r.b.leases.keepAlive(r.ctx, from)
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && from.lastReply().ttl >= h.TTL {
 		return from, err
@@ -314,10 +311,7 @@ func (r *leaseRenewal) takeOverOnce(h *driver.Hold) (done bool, err error) {
 	case k.Later:
 		return false, errLostHold(h.Name) // a place whose turn it is
 	}
-	life := h.TTL
-	if !h.Shorten {
-		life = max(life, r.b.owners.promised(h.Owner, k))
-	}
+	life := max(h.TTL, r.b.owners.promised(h.Owner, k))
 	l, err := r.b.leases.forTTL(r.ctx, life)
 	if err != nil {
 		return false, r.b.fail("renew", h.Name, err)
@@ -336,9 +330,6 @@ func (r *leaseRenewal) takeOverOnce(h *driver.Hold) (done bool, err error) {
 	}
 	if !resp.Succeeded || !r.b.owners.written(o, k, l, resp.Header.Revision) {
 		return false, nil
-	}
-	if h.Shorten {
-		r.b.owners.shorten(o, r.start.Add(h.TTL))
 	}
 	if err = r.b.leases.ensureTerm(r.ctx, l, resp.Header.RaftTerm); err == nil {
 		err = r.b.closedMeanwhile()

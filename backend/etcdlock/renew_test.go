@@ -44,26 +44,6 @@ func TestRenewForLonger(t *testing.T) {
 	}
 }
 
-// A hold that is to end by itself gets a lease of its own, which is never renewed.
-func TestRenewalThatShortens(t *testing.T) {
-	t.Parallel()
-	b, admin := shared(t), shared(t)
-	r := request("", driver.Exclusive)
-	acquire(t, b, r)
-	before := storedKeys(t, admin, r.Name)[0]
-	last := r.Hold
-	last.TTL, last.Shorten = 10*time.Second, true
-	if err := b.Renew(t.Context(), []driver.Hold{last})[0]; err != nil {
-		t.Fatal(err)
-	}
-	after := storedKeys(t, admin, r.Name)[0]
-	granted, err := admin.client.TimeToLive(t.Context(), after.lease)
-	if err != nil || after.lease == before.lease || granted.GrantedTTL > 10 {
-		t.Errorf("it has a lease of %d s, %v", granted.GrantedTTL, err)
-	}
-	eventually(t, "the hold ends", func() bool { return len(storedKeys(t, admin, r.Name)) == 0 })
-}
-
 // A move to another lease that had no answer can't be executed after the key has moved on.
 func TestLateMoveToAnotherLease(t *testing.T) {
 	b := shared(t)
