@@ -36,9 +36,10 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		g, err = b.attempt(ctx, &r)
 	}
 	if err == nil || errors.Is(err, driver.ErrHeld) {
+		b.permitted.Store(true)
 		return g, err
 	}
-	return driver.Grant{}, b.fail("acquire", r.Name, err)
+	return driver.Grant{}, b.failFirst("acquire", r.Name, err)
 }
 
 func (b *Backend) validate(r *driver.Request) error {
@@ -227,6 +228,7 @@ func (b *Backend) recordFailure(o *ownerState, l *lease, err error) error {
 		return b.leaseError(l, err)
 	case !outcomeUnknown(err):
 		b.abandon(o, l)
+		return driver.Unsent(err) // and the attempt has written nothing else
 	case isNew:
 		b.owners.update(o, func() { o.unknown, o.lateWrite = true, true })
 	}

@@ -61,14 +61,17 @@ func callAll(t *testing.T, b *Backend, name string) {
 	release(t, b, second)
 }
 
-// A user whose permissions were withdrawn gets an error from each call.
+// A user whose permissions were withdrawn gets no fact from any call, and an attempt has sent nothing.
 func TestWithdrawnPermissions(t *testing.T) {
 	srv := testserver.Etcd(t, testserver.EtcdOptions{})
 	b := mustOpen(t, srv.URL()+"/locks")
 	r := request("order", driver.Exclusive)
 	acquire(t, b, r)
 	srv.Protect("s3cret")
-	refused(t, b, request("order", driver.Exclusive), driver.ErrInvalid)
+	_, err := b.Acquire(t.Context(), request("order", driver.Exclusive))
+	if !errors.Is(err, driver.ErrUnsent) || driver.Final(err) || !strings.Contains(err.Error(), "wants a user") {
+		t.Errorf("acquire: %v", err)
+	}
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil || errors.Is(err, driver.ErrLost) {
 		t.Errorf("renew: %v, want an unknown outcome", err)
 	}

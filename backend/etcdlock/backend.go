@@ -38,6 +38,7 @@ type Backend struct {
 	leases      leases
 	batcher     txnBatcher
 	stream      *watchStream
+	permitted   atomic.Bool // a server has let the user do something with keys
 	closed      atomic.Bool
 	once        sync.Once
 	closeClient func() // nil: the client is the user's
@@ -92,6 +93,15 @@ func (b *Backend) fail(op, name string, err error) error {
 		err = fmt.Errorf("closed meanwhile: %w", err)
 	}
 	return fmt.Errorf("etcdlock: %s %s: %w", op, driver.Quote(name), err)
+}
+
+// failFirst is fail for a call that a program without the right permissions may begin with: it is told at once, and
+// doesn't wait for somebody to grant them.
+func (b *Backend) failFirst(op, name string, err error) error {
+	if deniesUser(err) && !b.permitted.Load() {
+		return fmt.Errorf("etcdlock: %s %s: %w: %w", op, driver.Quote(name), driver.ErrInvalid, explain(err))
+	}
+	return b.fail(op, name, err)
 }
 
 func errLostHold(name string) error {

@@ -143,8 +143,8 @@ func (b *txnBatcher) send(batch []*pendingTxn) {
 		txns[i] = p.txn
 	}
 	resp, err := b.do(ctx, clientv3.OpTxn(nil, txns, nil))
-	if err != nil && !outcomeUnknown(err) {
-		b.sendEach(batch, err)
+	if err != nil && (!outcomeUnknown(err) || errors.Is(err, rpctypes.ErrNoSpace)) {
+		b.sendEach(batch, err) // deletions need no space
 		return
 	}
 	for i, p := range batch {

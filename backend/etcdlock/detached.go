@@ -2,10 +2,8 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -24,9 +22,11 @@ import (
 //     from before the call. From the moment in which a deletion is decided on, renewals write.
 
 const (
-	// expireTimeout bounds each request that ends holds, and expireAgain is the pause after one that failed.
+	// expireTimeout bounds each request that ends holds. expireAgain is the pause after one that failed, and
+	// expireRefused after one that the user may not make now.
 	expireTimeout = 3 * time.Second
 	expireAgain   = 500 * time.Millisecond
+	expireRefused = 3 * time.Second
 )
 
 // expiring is the end of one Owner's hold or place in progress.
@@ -101,7 +101,7 @@ func (b *Backend) finishExpiring(e *expiring) {
 	s, o := &b.owners, e.o
 	s.mu.Lock()
 	o.taken = false
-	refused := errors.Is(e.err, rpctypes.ErrPermissionDenied)
+	refused := deniesUser(e.err)
 	if e.mine > 0 {
 		o.lateDelete = e.err != nil && !refused
 	}
@@ -118,8 +118,11 @@ func (b *Backend) finishExpiring(e *expiring) {
 	case e.again, e.err != nil, e.gone < e.mine, late && now.Sub(o.deadline) < tombstoneLife:
 		o.expiring = o.lateDelete
 		due := now.Add(expireAgain)
-		if late || refused {
+		switch {
+		case late:
 			due = now.Add(time.Duration(o.life) * time.Second)
+		case refused:
+			due = now.Add(expireRefused)
 		}
 		if o.deadline.After(now) {
 			due = o.deadline

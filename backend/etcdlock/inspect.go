@@ -25,7 +25,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	}
 	q, _, err := b.readQueue(ctx, name)
 	if err != nil {
-		return info, b.fail("inspect", name, err)
+		return info, b.failFirst("inspect", name, err)
 	}
 	if len(q) == 0 {
 		return info, nil
@@ -86,7 +86,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 		// Not WithKeysOnly: from etcd 3.7 on that leaves out the leases as well.
 		resp, err := b.client.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(listPageSize))
 		if err != nil {
-			return b.fail("list", prefix, err)
+			return b.failFirst("list", prefix, err)
 		}
 		for _, kv := range resp.Kvs {
 			name, ok := b.lockName(string(kv.Key))

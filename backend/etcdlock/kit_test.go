@@ -30,10 +30,16 @@ var (
 // several, separated by commas.
 func newClient(t testing.TB, addr string) *clientv3.Client {
 	t.Helper()
+	return newClientWith(t, addr)
+}
+
+// newClientWith makes a client whose calls pass through interceptors.
+func newClientWith(t testing.TB, addr string, through ...grpc.UnaryClientInterceptor) *clientv3.Client {
+	t.Helper()
 	again := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, MaxDelay: 50 * time.Millisecond}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: strings.Split(addr, ","), Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second})},
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}), grpc.WithChainUnaryInterceptor(through...)},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -71,9 +71,17 @@ func New(client *clientv3.Client, opts *Options) (*Backend, error) {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("no answer within %v: %w", defaultTimeout, err)
 		}
-		return nil, fmt.Errorf("etcdlock: %s: %w", netaddr.Listed(client.Endpoints()), explain(err))
+		return nil, fmt.Errorf("etcdlock: %s: %w", netaddr.Listed(client.Endpoints()), openError(err))
 	}
 	return b, nil
+}
+
+// openError is explain for an error of Open: a user who is refused then is a wrong one.
+func openError(err error) error {
+	if deniesUser(err) {
+		return fmt.Errorf("%w: %w", driver.ErrInvalid, explain(err))
+	}
+	return explain(err)
 }
 
 // checkClient refuses clients without a connection, and clients that change keys.
@@ -138,10 +146,16 @@ func clusterName(addrs []string, prefix string) string {
 }
 
 // readMinTTL reads the shortest TTL that the server grants. It also finds out whether the server
-// wants a login, which a lease alone doesn't need.
+// wants a login, which a lease alone doesn't need, and whether the user may read and write keys: servers check that also for
+// a write that is not made.
 func (b *Backend) readMinTTL(ctx context.Context) error {
-	_, err := b.client.Get(ctx, b.prefix+"distlock", clientv3.WithCountOnly())
-	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) { // the user may have other names
+	key := b.prefix + "distlock"
+	never := clientv3.Compare(clientv3.CreateRevision(key), "<", 0)
+	_, err := b.client.Txn(ctx).If(never).Then(clientv3.OpPut(key, "")).Else(clientv3.OpGet(key, clientv3.WithCountOnly())).Commit()
+	switch {
+	case err == nil, errors.Is(err, rpctypes.ErrNoSpace):
+		b.permitted.Store(true)
+	case !errors.Is(err, rpctypes.ErrPermissionDenied): // the user may have other names
 		return err
 	}
 	lease, err := b.client.Grant(ctx, 1)
@@ -214,7 +228,7 @@ func (c *urlConfig) open(ctx context.Context) (*Backend, error) {
 		return nil, err
 	}
 	b, err := c.connect(ctx)
-	return b, explain(err)
+	return b, openError(err)
 }
 
 // connect makes a backend with a client of its own, which outlives ctx.

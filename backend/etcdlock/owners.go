@@ -372,6 +372,7 @@ type tombstone struct {
 	owner     string // which may not return; empty: none
 	since     time.Time
 	deletions int
+	next      time.Time // a deletion that failed is not repeated before
 }
 
 func (s *tombstones) init(delete func(ctx context.Context, keys []string) (done []string)) {
@@ -439,7 +440,8 @@ func (s *tombstones) due() (keys []string, done bool) {
 		case all && age > tombstoneLife:
 			delete(s.byKey, key)
 			delete(s.byOwner, t.owner)
-		case !all && age >= deleteAges[t.deletions] && len(keys) < maxOps:
+		case !all && age >= deleteAges[t.deletions] && !time.Now().Before(t.next) && len(keys) < maxOps:
+			t.next = time.Now().Add(min(age/4, time.Minute))
 			keys = append(keys, key)
 		}
 	}
@@ -453,6 +455,7 @@ func (s *tombstones) deleted(keys []string) {
 	for _, key := range keys {
 		if t := s.byKey[key]; t != nil {
 			t.deletions++
+			t.next = time.Time{}
 		}
 	}
 }

@@ -119,7 +119,7 @@ func (b *Backend) deleteKeys(ctx context.Context, keys []string) (done []string)
 		case len(kvs) > 0 && (!b.detached || b.leases.has(clientv3.LeaseID(kvs[0].Lease))) && !b.owners.hasKey(key):
 			k := lockKey{key: key, modified: kvs[0].ModRevision}
 			orphans, deletes = append(orphans, key), append(deletes, k.delete())
-		case r.final():
+		case r.err == nil:
 			done = append(done, key)
 		}
 	}
@@ -129,7 +129,7 @@ func (b *Backend) deleteKeys(ctx context.Context, keys []string) (done []string)
 // deleteAll deletes keys, and returns those that need no repetition.
 func (b *Backend) deleteAll(ctx context.Context, keys []string, deletes []clientv3.Op) (done []string) {
 	for i, r := range b.commitEach(ctx, deletes) {
-		if r.final() {
+		if r.err == nil {
 			done = append(done, keys[i])
 		}
 	}
@@ -141,9 +141,6 @@ type result struct {
 	*pb.ResponseOp
 	err error
 }
-
-// final reports whether a repetition would have the same outcome.
-func (r result) final() bool { return r.err == nil || errors.Is(r.err, rpctypes.ErrPermissionDenied) }
 
 // commitEach executes operations that don't depend on each other: in one transaction, or in several if the server
 // refuses that one, since it allows fewer operations in one, or since the user may not touch one of the keys.

@@ -296,6 +296,8 @@ func outcomeUnknown(err error) bool {
 		return !tooLargeToSend(err)
 	case errors.Is(err, rpctypes.ErrNoLeader):
 		return false // see Backend.prepare
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return true // servers say so also after the request that they have executed as the last one
 	}
 	switch refused.Code() {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal:
@@ -304,22 +306,31 @@ func outcomeUnknown(err error) bool {
 	return false
 }
 
-// explain wraps errors that no repetition can change in ErrInvalid. It returns others unchanged.
+// explain says more about errors whose reason is not plain. ErrInvalid is what no repetition can change.
 func explain(err error) error {
-	for _, known := range []struct {
-		err  error
-		text string
-	}{
-		{rpctypes.ErrPermissionDenied, "the server's user may not do this (docs/backends/etcd.md lists the permissions)"},
-		{rpctypes.ErrUserEmpty, "the server wants a user and a password, as in etcd://user:password@host"},
-		{rpctypes.ErrAuthFailed, "wrong user or password"},
-		{rpctypes.ErrRequestTooLarge, "name and metadata are too large for the server"},
-	} {
-		if errors.Is(rpctypes.Error(err), known.err) || known.err == rpctypes.ErrRequestTooLarge && tooLargeToSend(err) {
-			return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, known.text, err)
-		}
+	switch {
+	case deniesUser(err):
+		return fmt.Errorf("%s: %w", denials[etcdError(err)], err)
+	case errors.Is(rpctypes.Error(err), rpctypes.ErrRequestTooLarge), tooLargeToSend(err):
+		return fmt.Errorf("%w: name and metadata are too large for the server: %w", driver.ErrInvalid, err)
 	}
 	return err
+}
+
+// denials has the errors of servers that refuse a user. They may let the same user in a moment later.
+var denials = map[error]string{
+	rpctypes.ErrPermissionDenied: "the server's user may not do this (docs/backends/etcd.md lists the permissions)",
+	rpctypes.ErrUserEmpty:        "the server wants a user and a password, as in etcd://user:password@host",
+	rpctypes.ErrAuthFailed:       "wrong user or password",
+}
+
+// deniesUser reports whether a server has refused the user, and not the request.
+func deniesUser(err error) bool { return denials[etcdError(err)] != "" }
+
+// etcdError returns the server's error in err, or none.
+func etcdError(err error) (e rpctypes.EtcdError) {
+	errors.As(rpctypes.Error(err), &e)
+	return e
 }
 
 // life returns the longest life that a detached hold or place was promised by its last write.

@@ -421,16 +421,44 @@ func (s *EtcdServer) RevokePrefix(name, prefix string) {
 	}
 }
 
+// GrantPrefix gives a user a right on a prefix.
+func (s *EtcdServer) GrantPrefix(name string, g EtcdGrant) {
+	s.tb.Helper()
+	token, err := s.login(startTimeout)
+	if err == nil {
+		err = s.grant(token, name, g)
+	}
+	if err != nil {
+		s.tb.Fatalf("testserver: user %s: %v", name, err)
+	}
+}
+
+// SetPassword changes a user's password, and ends the user's logins.
+func (s *EtcdServer) SetPassword(name, password string) {
+	s.tb.Helper()
+	token, err := s.login(startTimeout)
+	if err == nil {
+		err = s.posts(token, call{"user/changepw", body{"name": name, "password": password}})
+	}
+	if err != nil {
+		s.tb.Fatalf("testserver: user %s: %v", name, err)
+	}
+}
+
 type body map[string]any
+
+func (s *EtcdServer) grant(token, name string, g EtcdGrant) error {
+	key := []byte(g.Prefix)
+	perm := body{"permType": g.kind(), "key": key, "range_end": successor(key)}
+	return s.posts(token, call{"role/grant", body{"name": name, "perm": perm}})
+}
 
 func (s *EtcdServer) addUser(token, name, password string, grants []EtcdGrant) error {
 	err := s.posts(token, call{"user/add", body{"name": name, "password": password}},
 		call{"role/add", body{"name": name}}, call{"user/grant", body{"user": name, "role": name}})
 	for _, g := range grants {
 		if err == nil {
-			key := []byte(g.Prefix)
-			perm := body{"permType": g.kind(), "key": key, "range_end": successor(key)}
-			err = s.posts(token, call{"role/grant", body{"name": name, "perm": perm}})
+			err = s.grant(token, name, g)
 		}
 	}
 	return err

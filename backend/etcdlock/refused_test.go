@@ -1,0 +1,185 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+)
+
+// A right or a login that is withdrawn for some seconds ends nothing for good, and leaves nothing.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
+	var users atomic.Int32
+	for _, detached := range []bool{false, true} {
+		for what, withdraw := range map[string]func(user string, own testserver.EtcdGrant) (restore func()){
+			"rights": func(user string, own testserver.EtcdGrant) func() {
+				srv.RevokePrefix(user, own.Prefix)
+				return func() { srv.GrantPrefix(user, own) }
+			},
+			"login": func(user string, _ testserver.EtcdGrant) func() {
+				srv.SetPassword(user, "another")
+				return func() { srv.SetPassword(user, "x") }
+			},
+		} {
+			t.Run(fmt.Sprintf("%s detached=%v", what, detached), func(t *testing.T) {
+				t.Parallel()
+				drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
+					user := fmt.Sprint("user", users.Add(1))
+					own := testserver.EtcdGrant{Prefix: user + "/", Read: true, Write: true}
+					url := patiently(fmt.Sprintf("%s/%s?detached=%v", srv.AddUser(user, "x", own), user, detached))
+					return drivertest.Harness{
+						Open:     func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) },
+						Withdraw: func() func() { return withdraw(user, own) },
+					}
+				})
+			})
+		}
+	}
+}
+
+// A login that is refused for some seconds ends no wait, no candidacy and no hold, and an Unlock meanwhile frees its lock
+// afterwards.
+func TestProgramsOutliveARefusedLogin(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
+	own := testserver.EtcdGrant{Prefix: "locks/", Read: true, Write: true}
+	url := patiently(srv.AddUser("ann", "x", own) + "/locks")
+	open := func() *distlock.Client {
+		c, err := distlock.Open(t.Context(), url, &distlock.Options{TTL: 20 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	a, b := open(), open()
+	lock := func(c *distlock.Client, name string) *distlock.Lease {
+		t.Helper()
+		l, err := c.Mutex(name).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	blocked, elected, kept, freed := lock(b, "waited for"), lock(b, "leader"), lock(a, "kept"), lock(a, "freed")
+	ended := make(chan error, 2)
+	go func() { _, err := a.Mutex("waited for").Lock(t.Context()); ended <- err }()
+	go func() {
+		err := a.Election("leader").Lead(t.Context(), func(context.Context) error { return errElected })
+		if errors.Is(err, errElected) {
+			err = nil
+		}
+		ended <- err
+	}()
+	eventually(t, "both wait", func() bool {
+		for _, name := range []string{"waited for", "leader"} {
+			if info, err := b.Inspect(t.Context(), name); err != nil || info.WaiterCount == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	srv.SetPassword("ann", "another")
+	if err := freed.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+		t.Errorf("unlock without a login: %v", err)
+	}
+	if _, err := a.Mutex("another").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) || !strings.Contains(err.Error(), "wrong user or password") {
+		t.Errorf("try without a login: %v", err)
+	}
+	time.Sleep(4 * time.Second)
+	srv.SetPassword("ann", "x")
+	for _, l := range []*distlock.Lease{blocked, elected} {
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Errorf("a wait has ended: %v", err)
+		}
+	}
+	lock(b, "freed")
+	if kept.Err() != nil {
+		t.Errorf("a holder has lost its lock: %v", kept.Err())
+	}
+}
+
+var errElected = errors.New("elected")
+
+// Servers say that there is no space also after a request that they have executed.
+func TestExecutedWithoutSpace(t *testing.T) {
+	t.Parallel()
+	var full atomic.Bool
+	b := backendOf(t, newClientWith(t, testserver.SharedEtcd(t).Addr(), func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := invoke(ctx, method, req, reply, cc, opts...)
+		if err == nil && method == "/etcdserverpb.KV/Txn" && full.CompareAndSwap(true, false) {
+			err = rpctypes.ErrGRPCNoSpace
+		}
+		return err
+	}), nil)
+	for _, queue := range []bool{false, true} {
+		r := request("", driver.Exclusive)
+		r.Queue = queue
+		full.Store(true)
+		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
+			t.Errorf("acquire: %v", err)
+		}
+		if len(storedKeys(t, b, r.Name)) != 1 {
+			t.Fatal("the request was not executed")
+		}
+		release(t, b, r)
+		if len(storedKeys(t, b, r.Name)) != 0 {
+			t.Error("the released lock is held")
+		}
+	}
+}
+
+// A release that shares a request with attempts goes on when these are refused for want of space.
+func TestReleaseWithoutSpace(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Etcd(t, testserver.EtcdOptions{Current: true}) // 3.4 takes attempts in one request with others
+	b := openAt(t, srv.Addr(), nil)
+	var held []driver.Request
+	for range 50 {
+		r := request("", driver.Exclusive)
+		acquire(t, b, r)
+		held = append(held, r)
+	}
+	alarm := func(action pb.AlarmRequest_AlarmAction) {
+		t.Helper()
+		_, err := pb.NewMaintenanceClient(b.client.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{Action: action, Alarm: pb.AlarmType_NOSPACE})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	alarm(pb.AlarmRequest_ACTIVATE)
+	defer alarm(pb.AlarmRequest_DEACTIVATE)
+	var wg sync.WaitGroup
+	for _, r := range held {
+		wg.Go(func() {
+			if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); err == nil || driver.Final(err) {
+				t.Errorf("acquire without space: %v", err)
+			}
+		})
+		wg.Go(func() {
+			if err := b.Release(t.Context(), r.Hold); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
