@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -42,6 +44,8 @@ type Backend struct {
 	closed      atomic.Bool
 	once        sync.Once
 	closeClient func() // nil: the client is the user's
+
+	certificates *netaddr.Certificates // nil: no TLS, or the client is the user's
 }
 
 var (
@@ -89,11 +93,17 @@ func (b *Backend) prepare(ctx context.Context) (context.Context, error) {
 // fail adds the operation and advice for the user to an error.
 func (b *Backend) fail(op, name string, err error) error {
 	err = explain(err)
+	if hint := b.certificates.Hint(errNoServer); hint != "" && etcdError(err) == (rpctypes.EtcdError{}) && !driver.Final(err) {
+		err = fmt.Errorf("%w%s", err, hint)
+	}
 	if b.closed.Load() && !driver.Final(err) {
 		err = fmt.Errorf("closed meanwhile: %w", err)
 	}
 	return fmt.Errorf("etcdlock: %s %s: %w", op, driver.Quote(name), err)
 }
+
+// errNoServer stands for an error of a connection of which only gRPC knows more.
+var errNoServer = errors.New("no server has answered")
 
 // failFirst is fail for a call that a program without the right permissions may begin with: it is told at once, and
 // doesn't wait for somebody to grant them.

@@ -5,21 +5,24 @@
 //
 // # URL
 //
-//	etcd://[user:password@]host1[:2379],host2,…[/folder]
+//	etcd://[user[:password]@]host1[:2379],host2,…[/folder]
 //	etcds://…            the same with TLS
 //
 // The hosts are members of one cluster. List all of them if you can: members that don't answer
 // are skipped. The folder, with a slash at its end, precedes every lock's name: "/locks" is the prefix
 // "locks/", and "//locks" is "/locks/".
 //
-// Parameters: timeout (of Open; default 5s); detached (true or false, the default), see below. With TLS: ca, a file of certificates to trust
+// Parameters: timeout (of Open; default 5s); password_file, in place of a password, which is read again at each
+// login; detached (true or false, the default), see below. With TLS: ca, a file of certificates to trust
 // instead of the system's; cert and key, files of a client certificate, by which etcd may also
-// know the user; servername, the name in all servers' certificates, instead of the hosts.
+// know the user; servername, the name in all servers' certificates, instead of the hosts. The files are read again for
+// each connection.
 //
 // # Permissions
 //
 // A user needs the right to read and write all keys with the prefix, or those below
-// "prefix name /" for each name. Without it Open succeeds, and Acquire returns ErrInvalid.
+// "prefix name /" for each name. Without any, Open succeeds, and Acquire returns ErrInvalid. A right that is withdrawn
+// later may be given back: calls fail, and are to be repeated.
 //
 // # How a lock is stored
 //

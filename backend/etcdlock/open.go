@@ -2,10 +2,8 @@ package etcdlock
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"reflect"
 	"slices"
@@ -23,7 +21,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 )
 
@@ -58,8 +55,9 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 // as by package namespace, is ErrInvalid: use Options.Prefix instead.
 //
 // The client should notice within a TTL that a server is silent, and reconnect as soon: Open sets
-// DialKeepAliveTime to 10s, DialKeepAliveTimeout to 3s, and gRPC's MaxDelay to 2s. Use Open for
-// servers before 3.5 with a password: there a client can't log in again after its token has ended.
+// DialKeepAliveTime to 10s, DialKeepAliveTimeout to 3s, and gRPC's MaxDelay to 2s. LoginOptions
+// are for passwords that change, and for servers before 3.5, where a client with a Username can't log in again after its
+// token has ended.
 func New(client *clientv3.Client, opts *Options) (*Backend, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
@@ -169,13 +167,12 @@ func (b *Backend) readMinTTL(ctx context.Context) error {
 
 // urlConfig is the content of a URL.
 type urlConfig struct {
-	scheme         string
-	addrs          []string
-	user, password string
-	tls            *tls.Config // nil: none
-	serverName     string      // of certificates; empty: the host
-	timeout        time.Duration
-	opts           *Options
+	scheme       string
+	addrs        []string
+	login        netaddr.Credentials   // nil: none
+	certificates *netaddr.Certificates // nil: no TLS
+	timeout      time.Duration
+	opts         *Options
 }
 
 func parseURL(u *url.URL) (*urlConfig, error) {
@@ -184,14 +181,20 @@ func parseURL(u *url.URL) (*urlConfig, error) {
 		return nil, err
 	}
 	p := driver.NewParams(u)
-	c := &urlConfig{scheme: u.Scheme, addrs: addrs, user: u.User.Username(), timeout: p.Duration("timeout", defaultTimeout)}
-	c.password, _ = u.User.Password()
-	if (c.user == "") != (c.password == "") {
+	c := &urlConfig{scheme: u.Scheme, addrs: addrs, timeout: p.Duration("timeout", defaultTimeout)}
+	login, err := netaddr.Login(u, p)
+	if err != nil {
+		return nil, err
+	}
+	user, password, _ := login(context.Background())
+	if (user == "") != (password == "") {
 		return nil, fmt.Errorf("%w: want a user and a password, or neither, as in etcd://user:password@host; etcd knows the user of a certificate by itself", driver.ErrInvalid)
 	}
+	if user != "" {
+		c.login = login
+	}
 	if u.Scheme == "etcds" {
-		c.tls, err = netaddr.TLS(p)
-		c.serverName = c.tls.ServerName
+		c.certificates, err = netaddr.ReadCertificates(p)
 	} else if err := netaddr.NoTLS(u, "etcds"); err != nil {
 		return nil, err
 	}
@@ -254,14 +257,14 @@ func (c *urlConfig) connect(ctx context.Context) (*Backend, error) {
 		closeClient()
 		return nil, err
 	}
-	b.closeClient = closeClient
+	b.closeClient, b.certificates = closeClient, c.certificates
 	return b, nil
 }
 
 // endpoints returns the addresses as clientv3 wants them.
 func (c *urlConfig) endpoints() []string {
 	scheme := "http://"
-	if c.tls != nil {
+	if c.certificates != nil {
 		scheme = "https://"
 	}
 	var list []string
@@ -282,66 +285,25 @@ const (
 func (c *urlConfig) clientConfig(ctx context.Context) clientv3.Config {
 	redial := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
 	config := clientv3.Config{
-		Endpoints: c.endpoints(), Username: c.user, Password: c.password, TLS: c.tls,
+		Endpoints:   c.endpoints(),
 		DialTimeout: c.timeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		Context: ctx, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: c.timeout})},
 	}
-	if c.user != "" {
-		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(c.login))
+	if c.login != nil {
+		config.DialOptions = append(config.DialOptions, LoginOptions(c.login)...)
 	}
-	if c.serverName != "" {
-		creds := &serverNameCreds{credentials.NewTLS(c.tls), c.serverName}
-		config.DialOptions = append(config.DialOptions, grpc.WithTransportCredentials(creds))
+	if c.certificates != nil {
+		config.DialOptions = append(config.DialOptions, grpc.WithTransportCredentials(newTLS(c.certificates)))
 	}
 	return config
-}
-
-// serverNameCreds wants every server to show a certificate for one name: gRPC replaces the
-// ServerName of a tls.Config by the address.
-type serverNameCreds struct {
-	credentials.TransportCredentials
-	name string
-}
-
-func (n *serverNameCreds) ClientHandshake(ctx context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return n.TransportCredentials.ClientHandshake(ctx, n.name, c)
-}
-
-func (n *serverNameCreds) Clone() credentials.TransportCredentials {
-	return &serverNameCreds{n.TransportCredentials.Clone(), n.name}
-}
-
-// login logs in without a token if the server refuses the old one. Servers before 3.5 do so once it
-// has ended, or they were restarted. The client would send it with every login.
-func (c *urlConfig) login(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	err := invoke(ctx, method, req, reply, cc, opts...)
-	if method != "/etcdserverpb.Auth/Authenticate" || !errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
-		return err
-	}
-	client, err := clientv3.New(c.withoutLogin().clientConfig(ctx))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	resp, err := pb.NewAuthClient(client.ActiveConnection()).Authenticate(ctx, req.(*pb.AuthenticateRequest))
-	if err == nil {
-		answer := reply.(*pb.AuthenticateResponse)
-		answer.Header, answer.Token = resp.Header, resp.Token
-	}
-	return err
-}
-
-func (c *urlConfig) withoutLogin() *urlConfig {
-	a := *c
-	a.user, a.password = "", ""
-	return &a
 }
 
 // probe returns nil once a server has answered that it has a leader. If none does, the error names
 // the reason for each. A client would retry until its time is up, without a reason.
 func (c *urlConfig) probe(ctx context.Context) error {
-	anonymous := c.withoutLogin()
+	anonymous := *c
+	anonymous.login = nil
 	anonymous.timeout *= 2 // ctx ends first
 	client, err := clientv3.New(anonymous.clientConfig(ctx))
 	if err != nil {
@@ -425,7 +387,11 @@ func (c *urlConfig) readableError(ctx context.Context, err error) error {
 		text = plain
 	}
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
-	return errors.New(text + c.hint(s.Code(), text))
+	hint := c.certificates.Hint(errors.New(text))
+	if hint == "" {
+		hint = c.hint(s.Code(), text)
+	}
+	return errors.New(text + hint)
 }
 
 // hint suggests a change to the user after a connection error.
@@ -433,7 +399,7 @@ func (c *urlConfig) hint(code codes.Code, text string) string {
 	endsIn := func(suffixes ...string) bool {
 		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(text, s) })
 	}
-	switch secure := c.tls != nil; {
+	switch secure := c.certificates != nil; {
 	case code == codes.Unimplemented:
 		return ": this is no etcd server, or an old one"
 	case secure && strings.Contains(text, "handshake failed") && endsIn("EOF", "connection reset by peer", "a TLS handshake"):

@@ -1,0 +1,283 @@
+package etcdlock
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testcert"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// programs hold a lock, wait for one and for an election, while rotate replaces what they show to the server.
+func programs(t *testing.T, b, other driver.Backend, rotate func()) {
+	t.Helper()
+	client := func(b driver.Backend) *distlock.Client {
+		c, err := distlock.New(b, &distlock.Options{TTL: 20 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	locks, others := client(b), client(other)
+	lock := func(c *distlock.Client, name string) *distlock.Lease {
+		t.Helper()
+		l, err := c.Mutex(name).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	kept, blocked, elected := lock(locks, "kept"), lock(others, "waited for"), lock(others, "leader")
+	ended := make(chan error, 2)
+	go func() { _, err := locks.Mutex("waited for").Lock(t.Context()); ended <- err }()
+	go func() {
+		err := locks.Election("leader").Lead(t.Context(), func(context.Context) error { return errElected })
+		if errors.Is(err, errElected) {
+			err = nil
+		}
+		ended <- err
+	}()
+	eventually(t, "both wait", func() bool {
+		for _, name := range []string{"waited for", "leader"} {
+			if info, err := others.Inspect(t.Context(), name); err != nil || info.WaiterCount == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	rotate()
+	for _, l := range []*distlock.Lease{blocked, elected} {
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Errorf("a wait has ended: %v", err)
+		}
+	}
+	if err := kept.Extend(t.Context(), time.Minute); err != nil {
+		t.Errorf("the holder: %v", err)
+	}
+	if err := kept.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A password that is replaced, in the server and in the file, is used without a restart.
+func TestPasswordIsRotated(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
+	own := testserver.EtcdGrant{Prefix: "locks/", Read: true, Write: true}
+	for _, way := range []string{"file", "own client"} {
+		t.Run(way, func(t *testing.T) {
+			user := strings.ReplaceAll(way, " ", "")
+			srv.AddUser(user, "first", own)
+			file := filepath.Join(t.TempDir(), "password")
+			write := func(password string) {
+				if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("first")
+			var b *Backend
+			if way == "file" {
+				b = mustOpen(t, "etcd://"+user+"@"+srv.Addr()+"/locks?password_file="+url.QueryEscape(file))
+			} else {
+				c, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(), DialOptions: LoginOptions(func(context.Context) (string, string, error) {
+					password, err := os.ReadFile(file)
+					return user, strings.TrimSpace(string(password)), err
+				})})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { c.Close() })
+				if b, err = New(c, &Options{Prefix: "locks/"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			programs(t, b, mustOpen(t, srv.URL()+"/locks"), func() {
+				srv.SetPassword(user, "second")
+				if err := b.Renew(t.Context(), []driver.Hold{request("kept", driver.Exclusive).Hold})[0]; err == nil || errors.Is(err, driver.ErrLost) || strings.Contains(err.Error(), "first") {
+					t.Errorf("with the old password: %v", err)
+				}
+				write("second")
+			})
+		})
+	}
+}
+
+func TestPasswordFiles(t *testing.T) {
+	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
+	file := filepath.Join(t.TempDir(), "password")
+	at := func(user string) string { return "etcd://" + user + srv.Addr() + "?password_file=" + url.QueryEscape(file) }
+	openFails(t, "no file", at("root@"), true, "password_file", file)
+	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mustOpen(t, at("root@"))
+	openFails(t, "two passwords", at("root:s3cret@"), true, "want one of them")
+	openFails(t, "a password without a user", at(""), true, "want a user and a password")
+}
+
+// Calls that are refused at the same time log in once.
+func TestOneLoginForManyCalls(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
+	srv.AddUser("ann", "x", testserver.EtcdGrant{Prefix: "k", Read: true, Write: true})
+	var logins atomic.Int32
+	began, goOn := make(chan struct{}), make(chan struct{})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(), DialOptions: LoginOptions(func(context.Context) (string, string, error) {
+		if logins.Add(1) == 2 {
+			close(began)
+			<-goOn
+		}
+		return "ann", "x", nil
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	get := func() error { _, err := c.Get(t.Context(), "k"); return err }
+	if err := get(); err != nil {
+		t.Fatal(err)
+	}
+	endTokens(t, srv, "ann")
+	const calls = 8
+	errs := make(chan error, calls)
+	for range calls {
+		go func() { errs <- get() }()
+	}
+	<-began
+	time.Sleep(50 * time.Millisecond) // a call that is slower finds the new token, or logs in once more
+	close(goOn)
+	for range calls {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := logins.Load(); n > calls/2 {
+		t.Errorf("%d logins for %d calls", n, calls)
+	}
+}
+
+// doorman lets clients with a certificate that is valid by its clock pass to a server.
+type doorman struct {
+	net.Listener
+	ca    string // the file of its certificate
+	to    string
+	clock atomic.Int64 // how much it is fast, in ns
+	conns chan net.Conn
+}
+
+func newDoorman(t *testing.T, to string, authority *testcert.Authority) *doorman {
+	t.Helper()
+	pair, err := authority.Sign(func(*x509.Certificate) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &doorman{ca: pair.Files(t).Cert, to: to, conns: make(chan net.Conn, 1000)}
+	d.Listener, err = tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{pair.TLS(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.Roots(), NextProtos: []string{"h2"},
+		Time: func() time.Time { return time.Now().Add(time.Duration(d.clock.Load())) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close(); d.cut() })
+	go func() {
+		for {
+			c, err := d.Accept()
+			if err != nil {
+				return
+			}
+			go d.pass(c)
+		}
+	}()
+	return d
+}
+
+func (d *doorman) pass(c net.Conn) {
+	defer c.Close()
+	if c.(*tls.Conn).Handshake() != nil {
+		return
+	}
+	out, err := net.Dial("tcp", d.to)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	d.conns <- c
+	go func() { io.Copy(out, c); out.Close() }()
+	io.Copy(c, out)
+}
+
+// cut ends the connections that there are.
+func (d *doorman) cut() {
+	for {
+		select {
+		case c := <-d.conns:
+			c.Close()
+		default:
+			return
+		}
+	}
+}
+
+// A certificate that is renewed in its file is shown by the next connection, also after the old one has ended.
+func TestCertificateIsRenewed(t *testing.T) {
+	t.Parallel()
+	authority, err := testcert.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(end time.Time) testcert.Files {
+		pair, err := authority.Sign(func(c *x509.Certificate) { c.NotAfter = end })
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := pair.Write(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	srv := testserver.SharedEtcd(t)
+	d := newDoorman(t, srv.Addr(), authority)
+	files := write(time.Now().Add(time.Hour))
+	prefix := "/renewed" + driver.NewOwner()
+	u := "etcds://" + d.Addr().String() + prefix + "?" + url.Values{"ca": {d.ca}, "cert": {files.Cert}, "key": {files.Key}}.Encode()
+	b := mustOpen(t, u)
+	programs(t, b, mustOpen(t, srv.URL()+prefix), func() {
+		write(time.Now().Add(3 * time.Hour))
+		d.clock.Store(int64(2 * time.Hour))
+		d.cut()
+	})
+	ended := time.Now().Add(-time.Minute)
+	write(ended)
+	d.cut()
+	openFails(t, "an ended certificate", u+"&timeout=20s", false, files.Cert, ended.Format(time.RFC3339))
+	eventually(t, "the error names the certificate that has ended", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := b.Acquire(ctx, request("", driver.Exclusive))
+		return err != nil && strings.Contains(err.Error(), files.Cert+" ended at ")
+	})
+}
