@@ -66,7 +66,7 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 	case o != nil && o.created > 0:
 		return b.reacquire(ctx, start, o, l, r)
 	case r.Queue:
-		return b.enqueue(ctx, start, l, r)
+		return b.enqueue(ctx, start, l, r, folderEmpty(b.folder(r.Name)))
 	}
 	return b.try(ctx, start, l, r)
 }
@@ -136,74 +136,53 @@ func (b *Backend) leaseAfter(ctx context.Context, current *lease, r *driver.Requ
 }
 
 // try makes an attempt that writes the key only if the write grants the lock, so that tries never
-// block each other. It expects an empty folder at first. If there are keys that the request may
-// join, as readers join readers, it repeats the write on the condition that they are unchanged.
+// block each other. It expects an empty folder. If there are keys that the request may join, as readers join readers, or
+// keys of locks with longer names, it writes on the condition that the folder is unchanged. If others write there just then, it
+// takes a place in the queue, and leaves it at once if that does not hold: others may go on writing for ever.
 func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
 	folder := b.folder(r.Name)
 	o, err := b.owners.open(folder, r, l)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	for cond := folderEmpty(folder); ; {
-		b.owners.leaseChanging(o, l)
-		resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn(
-			[]clientv3.Cmp{cond}, []clientv3.Op{putKey(o.key, l, r, false)}, []clientv3.Op{getFolder(folder)}))
-		if err != nil {
-			return driver.Grant{}, b.recordFailure(o, l, err)
-		}
-		revision := resp.Header.Revision
-		if resp.Succeeded {
-			b.owners.update(o, func() {
-				if o.unknown = false; o.created == 0 {
-					o.created = revision
-				}
-			})
-			b.owners.leaseChanged(o, l, revision)
-			return b.finishGrant(ctx, o, l, r, start, resp.Header)
-		}
-		q := parseQueue(folder, resp.Responses[0].GetResponseRange().Kvs)
-		i := q.find(r.Owner)
-		if i >= 0 {
-			cond = modifiedAt(q[i].key, q[i].modified)
-			l, err = b.recoverKey(ctx, o, &q[i], r)
-		} else {
-			i, cond = len(q), folderUnchanged(folder, revision)
-			b.owners.avoid(o, folder, l, q)
-			if o.created > 0 { // its key is gone
-				if o, err = b.owners.open(folder, r, l); err != nil {
-					return driver.Grant{}, err
-				}
-			}
-		}
-		if err == nil {
-			err = checkHolders(q[:i], r)
-		}
-		if err == nil && blocker(q[:i], r.Mode, r.Limit) != nil {
-			b.passTurn(ctx, folder, q)
-			err = q.heldError()
-		}
-		if err != nil {
-			b.abandon(o, l)
-			return driver.Grant{}, err
-		}
+	resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn(
+		[]clientv3.Cmp{folderEmpty(folder)}, []clientv3.Op{putKey(o.key, l, r, false)}, []clientv3.Op{getFolder(folder)}))
+	if err != nil {
+		return driver.Grant{}, b.recordFailure(o, l, err)
 	}
+	if resp.Succeeded {
+		b.recordCreated(o, resp.Header.Revision)
+		return b.finishGrant(ctx, o, l, r, start, resp.Header)
+	}
+	q := parseQueue(folder, resp.Responses[0].GetResponseRange().Kvs)
+	if i := q.find(r.Owner); i >= 0 {
+		return driver.Grant{}, b.recoverKey(o, &q[i], l)
+	}
+	err = checkHolders(q, r)
+	if err == nil && blocker(q, r.Mode, r.Limit) != nil {
+		b.passTurn(ctx, folder, q)
+		err = q.heldError()
+	}
+	if err != nil {
+		b.abandon(o, l)
+		return driver.Grant{}, err
+	}
+	b.owners.avoid(o, folder, l, q)
+	return b.enqueue(ctx, start, l, r, folderUnchanged(folder, resp.Header.Revision))
 }
 
-// recoverKey continues with the key that an earlier attempt without an answer has written. It
-// returns the lease for the next write.
-func (b *Backend) recoverKey(ctx context.Context, o *ownerState, own *lockKey, r *driver.Request) (*lease, error) {
-	if err := checkConversion(own.mode, own.Limit, r); err != nil {
-		return nil, err
-	}
-	l, err := b.leaseForKey(ctx, o, own, r)
-	if err != nil {
-		return nil, err
-	}
+// recoverKey records the key that an earlier attempt without an answer has written. The attempt starts over with it.
+func (b *Backend) recoverKey(o *ownerState, own *lockKey, l *lease) error {
 	b.owners.update(o, func() {
 		b.owners.rename(o, own.key)
-		o.created, o.modified = own.created, own.modified
+		o.created, o.modified, o.unknown = own.created, own.modified, false
+		o.mode, o.limit, o.life = own.mode, own.Limit, max(o.life, own.TTL)
+		if own.lease != l.id {
+			o.lease = nil
+		}
 	})
-	return l, nil
+	b.owners.attempted(o, time.Now(), own.life())
+	return errLeaseEnded
 }
 
 // abandon forgets an Owner whose key was certainly not written.
@@ -251,16 +230,16 @@ func (b *Backend) recordCreated(o *ownerState, revision int64) {
 	})
 }
 
-// enqueue creates a key at the end of the queue. If nothing blocks it, it is a hold. The Owner has
-// no key, or may have this one from an attempt without an answer.
-func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
+// enqueue creates a key at the end of the queue. If nothing blocks it, as under the condition free, it is a hold. A place
+// that is not wanted is left again. The Owner has no key, or may have this one from an attempt without an answer.
+func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *driver.Request, free clientv3.Cmp) (driver.Grant, error) {
 	folder := b.folder(r.Name)
 	o, err := b.owners.open(folder, r, l)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn(
-		[]clientv3.Cmp{folderEmpty(folder)},
+		[]clientv3.Cmp{free},
 		[]clientv3.Op{putKey(o.key, l, r, false)},
 		[]clientv3.Op{putNewKey(o.key, l, r), getFolder(folder)}))
 	if err != nil {
@@ -283,20 +262,19 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 		return b.adopt(ctx, start, o, r, q, i)
 	}
 	if !resp.Responses[0].GetResponseTxn().Succeeded {
-		b.owners.update(o, func() { // an earlier attempt has written it
-			o.created, o.modified, o.unknown = own.created, own.modified, false
-			o.mode, o.limit = own.mode, own.Limit
-			if own.lease != l.id {
-				o.lease = nil
-			}
-		})
-		return driver.Grant{}, errLeaseEnded
+		return driver.Grant{}, b.recoverKey(o, own, l)
 	}
 	b.recordCreated(o, own.created)
 	if checkHolders(ahead, r) != nil {
 		return driver.Grant{}, b.dequeue(ctx, o, r)
 	}
 	if by := blocker(ahead, r.Mode, r.Limit); by != nil {
+		if !r.Queue {
+			if _, err := b.deletePlace(ctx, o); err != nil {
+				return driver.Grant{}, err
+			}
+			return driver.Grant{}, q.heldError()
+		}
 		b.owners.setBlocker(o, ahead, by, resp.Header.Revision)
 		b.passTurn(ctx, folder, q)
 		return driver.Grant{}, q.heldError()

@@ -126,7 +126,9 @@ func TestPasswordIsRotated(t *testing.T) {
 func TestPasswordFiles(t *testing.T) {
 	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
 	file := filepath.Join(t.TempDir(), "password")
-	at := func(user string) string { return "etcd://" + user + srv.Addr() + "?password_file=" + url.QueryEscape(file) }
+	at := func(user string) string {
+		return "etcd://" + user + srv.Addr() + "?password_file=" + url.QueryEscape(file)
+	}
 	openFails(t, "no file", at("root@"), true, "password_file", file)
 	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
