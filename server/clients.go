@@ -233,6 +233,9 @@ var (
 	// errBusy is for a renewal while another call acts for the same Owner.
 	errBusy = errors.New("another call for this owner is in progress")
 
+	// errReleased is for an attempt that comes after the release of its Owner.
+	errReleased = driver.Spent(driver.Unsent(errors.New("this owner was released before the attempt: another attempt needs a fresh owner")))
+
 	// errYielded ends an acquire that waits when its client makes another call for the same Owner.
 	errYielded = errors.New("the client has made another call for this owner")
 )

@@ -73,6 +73,9 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 		return httpwire.Grant{}, err
 	}
 	defer end()
+	if err := c.s.released.check(r.Owner); err != nil {
+		return httpwire.Grant{}, err
+	}
 	known, held, err := c.s.quota.add(c.who.Name, r.Hold, maxWait+callTimeout, c.s.o.MaxHolds)
 	if err != nil {
 		return httpwire.Grant{}, err
@@ -384,6 +387,7 @@ func (c *exchange) releaseHold(h driver.Hold) error {
 	err = c.backendRelease(c.r.Context(), h)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		c.s.seen.released(h)
+		c.s.released.add(h.Owner)
 	}
 	if err != nil {
 		return err

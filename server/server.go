@@ -81,6 +81,7 @@ type Server struct {
 	streams wait.Group
 
 	ownerCalls  ownerCalls
+	released    releasedOwners
 	subscribers subscribers
 	quota       quota
 	metrics     *metrics
