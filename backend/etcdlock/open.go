@@ -34,7 +34,7 @@ const (
 
 func init() {
 	for _, scheme := range schemes {
-		driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+		driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u, nil) })
 	}
 }
 
@@ -42,12 +42,23 @@ func init() {
 // once a server with a leader has answered, or none can, or ctx or the timeout has ended. A wrong
 // user or password, and servers that are too old, are ErrInvalid. Permissions for keys are not
 // checked before the first lock.
-func Open(ctx context.Context, rawURL string) (*Backend, error) {
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
+
+// OpenOptions configures what no URL can say.
+type OpenOptions struct {
+	// Credentials, if not nil, returns the user and the password of a login, in place of the URL's: for the tokens of a
+	// cloud, or Vault. It is called for each login, from several goroutines. If it returns an error that login fails, and
+	// is tried again.
+	Credentials func(ctx context.Context) (user, password string, err error)
+}
+
+// OpenWith is Open with options; nil means none.
+func OpenWith(ctx context.Context, rawURL string, opts *OpenOptions) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil || !slices.Contains(schemes, u.Scheme) {
 		return nil, fmt.Errorf("%w: want a URL such as etcd://localhost:2379/locks, with %%-encoded user and password", driver.ErrInvalid)
 	}
-	return openURL(ctx, u)
+	return openURL(ctx, u, opts)
 }
 
 // New makes a backend that uses the given client, which Close leaves open. It reads the servers'
@@ -206,10 +217,16 @@ func parseURL(u *url.URL) (*urlConfig, error) {
 	return c, errors.Join(err, p.Err())
 }
 
-func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+func openURL(ctx context.Context, u *url.URL, opts *OpenOptions) (*Backend, error) {
 	c, err := parseURL(u)
 	if err != nil {
 		return nil, err
+	}
+	if opts != nil && opts.Credentials != nil {
+		if c.login != nil {
+			return nil, fmt.Errorf("%w: a user in the URL and OpenOptions.Credentials: want one of them", driver.ErrInvalid)
+		}
+		c.login = opts.Credentials
 	}
 	opening, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()

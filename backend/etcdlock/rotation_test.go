@@ -85,7 +85,7 @@ func TestPasswordIsRotated(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
 	own := testserver.EtcdGrant{Prefix: "locks/", Read: true, Write: true}
-	for _, way := range []string{"file", "own client"} {
+	for _, way := range []string{"file", "function", "own client"} {
 		t.Run(way, func(t *testing.T) {
 			user := strings.ReplaceAll(way, " ", "")
 			srv.AddUser(user, "first", own)
@@ -96,14 +96,21 @@ func TestPasswordIsRotated(t *testing.T) {
 				}
 			}
 			write("first")
+			credentials := func(context.Context) (string, string, error) {
+				password, err := os.ReadFile(file)
+				return user, strings.TrimSpace(string(password)), err
+			}
 			var b *Backend
-			if way == "file" {
+			var err error
+			switch way {
+			case "file":
 				b = mustOpen(t, "etcd://"+user+"@"+srv.Addr()+"/locks?password_file="+url.QueryEscape(file))
-			} else {
-				c, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(), DialOptions: LoginOptions(func(context.Context) (string, string, error) {
-					password, err := os.ReadFile(file)
-					return user, strings.TrimSpace(string(password)), err
-				})})
+			case "function":
+				if b, err = OpenWith(t.Context(), patiently("etcd://"+srv.Addr()+"/locks"), &OpenOptions{Credentials: credentials}); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				c, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(), DialOptions: LoginOptions(credentials)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -136,6 +143,10 @@ func TestPasswordFiles(t *testing.T) {
 	mustOpen(t, at("root@"))
 	openFails(t, "two passwords", at("root:s3cret@"), true, "want one of them")
 	openFails(t, "a password without a user", at(""), true, "want a user and a password")
+	_, err := OpenWith(t.Context(), at("root@"), &OpenOptions{Credentials: func(context.Context) (string, string, error) { return "root", "s3cret", nil }})
+	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "want one of them") {
+		t.Errorf("a file and a function: %v", err)
+	}
 }
 
 // Calls that are refused at the same time log in once.
