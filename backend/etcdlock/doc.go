@@ -52,7 +52,8 @@
 // With detached=true, or Options.Detached, holds outlive the backend (Caps.Detached): Close leaves them, and any
 // other backend with that setting renews, re-acquires and releases them by their Owner. It is for servers that
 // hold locks for others. Each hold and each place in the queue ends by its own TTL: the backend that
-// renewed it last deletes its key then. If that process has died, a lease does so, up to half of the TTL later. A
+// renewed it last deletes its key then. If that process has died, a lease does so, one and a half TTLs later at the
+// latest. A
 // free lock is kept for the first in the queue for driver.TurnLife. All users of a prefix should
 // have the same setting: the locks exclude each other anyway, but a hold can't go from one kind of connection
 // to the other.
