@@ -36,7 +36,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		g, err = b.attempt(ctx, &r)
 	}
 	if err == nil || errors.Is(err, driver.ErrHeld) {
-		b.permitted.Store(true)
+		if !b.permitted.Load() {
+			b.permitted.Store(true)
+		}
 		return g, err
 	}
 	return driver.Grant{}, b.failFirst("acquire", r.Name, err)
