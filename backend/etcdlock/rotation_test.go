@@ -253,44 +253,85 @@ func (d *doorman) cut() {
 	}
 }
 
-// A certificate that is renewed in its file is shown by the next connection, also after the old one has ended.
-func TestCertificateIsRenewed(t *testing.T) {
-	t.Parallel()
+// renewal is a client certificate in files, and a doorman who asks for it.
+type renewal struct {
+	t         *testing.T
+	authority *testcert.Authority
+	dir       string
+	doorman   *doorman
+	prefix    string
+}
+
+func newRenewal(t *testing.T) *renewal {
+	t.Helper()
 	authority, err := testcert.NewAuthority()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	write := func(end time.Time) testcert.Files {
-		pair, err := authority.Sign(func(c *x509.Certificate) { c.NotAfter = end })
-		if err != nil {
-			t.Fatal(err)
-		}
-		files, err := pair.Write(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return files
+	d := newDoorman(t, testserver.SharedEtcd(t).Addr(), authority)
+	return &renewal{t, authority, t.TempDir(), d, "/renewed" + driver.NewOwner()}
+}
+
+// write replaces the certificate in the files by one that ends then.
+func (r *renewal) write(end time.Time) testcert.Files {
+	r.t.Helper()
+	pair, err := r.authority.Sign(func(c *x509.Certificate) { c.NotAfter = end })
+	if err != nil {
+		r.t.Fatal(err)
 	}
-	srv := testserver.SharedEtcd(t)
-	d := newDoorman(t, srv.Addr(), authority)
-	files := write(time.Now().Add(time.Hour))
-	prefix := "/renewed" + driver.NewOwner()
-	u := "etcds://" + d.Addr().String() + prefix + "?" + url.Values{"ca": {d.ca}, "cert": {files.Cert}, "key": {files.Key}}.Encode()
-	b := mustOpen(t, u)
-	programs(t, b, mustOpen(t, srv.URL()+prefix), func() {
-		write(time.Now().Add(3 * time.Hour))
-		d.clock.Store(int64(2 * time.Hour))
-		d.cut()
+	files, err := pair.Write(r.dir)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return files
+}
+
+func (r *renewal) url(f testcert.Files) string {
+	return "etcds://" + r.doorman.Addr().String() + r.prefix + "?" + url.Values{"ca": {r.doorman.ca}, "cert": {f.Cert}, "key": {f.Key}}.Encode()
+}
+
+// A certificate that is renewed in its file is shown by the next connection, also after the old one has ended.
+func TestCertificateIsRenewed(t *testing.T) {
+	t.Parallel()
+	r := newRenewal(t)
+	files := r.write(time.Now().Add(time.Hour))
+	b := mustOpen(t, r.url(files))
+	programs(t, b, mustOpen(t, testserver.SharedEtcd(t).URL()+r.prefix), func() {
+		r.write(time.Now().Add(3 * time.Hour))
+		r.doorman.clock.Store(int64(2 * time.Hour))
+		r.doorman.cut()
 	})
+}
+
+// A client whose certificate has ended says which and when.
+func TestCertificateHasEnded(t *testing.T) {
+	t.Parallel()
+	r := newRenewal(t)
+	files := r.write(time.Now().Add(time.Hour))
+	b := mustOpen(t, r.url(files))
 	ended := time.Now().Add(-time.Minute)
-	write(ended)
-	d.cut()
-	openFails(t, "an ended certificate", u+"&timeout=20s", false, files.Cert, ended.Format(time.RFC3339))
+	r.write(ended)
+	r.doorman.cut()
+	openFails(t, "an ended certificate", r.url(files)+"&timeout=20s", false, files.Cert, ended.Format(time.RFC3339))
 	eventually(t, "the error names the certificate that has ended", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := b.Acquire(ctx, request("", driver.Exclusive))
 		return err != nil && strings.Contains(err.Error(), files.Cert+" ended at ")
+	})
+}
+
+// Certificates that live for 12 seconds, each renewed in time, while the network breaks.
+func TestLongCertificatesOfSeconds(t *testing.T) {
+	t.Parallel()
+	const life = 12 * time.Second
+	r := newRenewal(t)
+	b := mustOpen(t, r.url(r.write(time.Now().Add(life))))
+	programs(t, b, mustOpen(t, testserver.SharedEtcd(t).URL()+r.prefix), func() {
+		for range 5 {
+			r.write(time.Now().Add(life))
+			r.doorman.cut()
+			time.Sleep(life / 3)
+		}
 	})
 }
