@@ -193,7 +193,7 @@ var releaseChecks = []promise{{name: "release/only-by-owner", every: true,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.free(r.Hold, driver.ErrLost, "what was never held can't be released")
-		s.b.mustAcquire(r, "Release of nothing leaves the lock free")
+		s.b.mustAcquire(s.rival(r), "Release of nothing leaves the lock free")
 	},
 }, {name: "release/expired", every: true,
 	text: "Releasing a hold that has ended is ErrLost.",
