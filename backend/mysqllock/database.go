@@ -265,11 +265,10 @@ func (s *database) checkStrategy(ctx context.Context) error {
 // clockSQL is the server's clock in µs since 1970, as of the statement's start.
 const clockSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
-// longerSQL returns the end of a hold that lasts for ttl, in µs, from the statement's start on. If
-// keep is 1 and not 0, the hold ends no earlier than before. The insert id becomes the end that
-// ttl alone leads to.
-func longerSQL(column, ttl, keep string) string {
-	return "GREATEST(LAST_INSERT_ID(" + clockSQL + " + " + ttl + "), IF(" + keep + ", COALESCE(" + column + ", 0), 0))"
+// longerSQL returns the end of a hold that lasts for ttl, in µs, from the statement's start on, and no shorter than
+// before. The insert id becomes the end that ttl alone leads to.
+func longerSQL(column, ttl string) string {
+	return "GREATEST(LAST_INSERT_ID(" + clockSQL + " + " + ttl + "), COALESCE(" + column + ", 0))"
 }
 
 // skipLocked makes a SELECT … FOR UPDATE leave out rows that another transaction has locked. It is

@@ -148,17 +148,14 @@ func (d *leaseDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sql
 	for i, h := range holds {
 		which[i] = fill("name = {name} AND owner = {owner}", h.Name, h.Owner)
 	}
-	keep, skip := "1", d.server.skipLocked()
-	if e.Shorten {
-		keep = "0"
-	}
+	skip := d.server.skipLocked()
 	if e.Wait {
 		skip = ""
 	}
 	text := d.server.updateJoin() + " (SELECT name AS id FROM " + d.table + " FORCE INDEX (" + d.index + ") WHERE (" +
 		strings.Join(which, " OR ") + ") AND " + live + " LIMIT " + strconv.Itoa(len(holds)) + " FOR UPDATE " + skip + ") s" +
 		" STRAIGHT_JOIN " + d.table + " FORCE INDEX (" + d.index + ") ON name = s.id SET " +
-		strings.ReplaceAll(d.bump, "{floor}", decimal(e.Floor)) + "expires = " + longerSQL("expires", decimal(e.TTL.Microseconds()), keep)
+		strings.ReplaceAll(d.bump, "{floor}", decimal(e.Floor)) + "expires = " + longerSQL("expires", decimal(e.TTL.Microseconds()))
 	var renewed int64
 	if e.Wait {
 		renewed, until, err = changed(d.db.ExecContext(ctx, text))

@@ -187,7 +187,7 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 	for _, h := range padded {
 		args = append(args, keyOf(h.Name), []byte(h.Owner))
 	}
-	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, orNull(d.notifier.Address(e.TTL)))
+	args = append(args, e.TTL.Microseconds(), e.Floor, orNull(d.notifier.Address(e.TTL)))
 	var renewed int64
 	if e.Wait {
 		renewed, until, err = changed(d.await.ExecContext(ctx, args...))
@@ -349,7 +349,7 @@ WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER B
 // rowSQL completes a statement for a number of holds.
 func rowSQL(text, table string, v server, holds int) string {
 	return strings.NewReplacer(
-		"{table}", table, "{now}", clockSQL, "{longer}", longerSQL("until", "?", "?"), "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
+		"{table}", table, "{now}", clockSQL, "{longer}", longerSQL("until", "?"), "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
 		"{columns}", strings.Join(rowColumns, ", "),
 		"{state = ?}", strings.Join(rowState, " = ?, ")+" = ?",
 		"{?}", listOf("?", len(rowState)), "{count}", strconv.Itoa(holds),

@@ -59,10 +59,9 @@ type HoldKey struct{ Name, Owner string }
 
 // Extension has the terms of a renewal.
 type Extension struct {
-	TTL     time.Duration // in whole µs
-	Floor   int64         // the number is raised to this
-	Shorten bool          // the hold ends after TTL even if more is left
-	Wait    bool          // wait up to a second for a locked row; with one hold only
+	TTL   time.Duration // in whole µs
+	Floor int64         // the number is raised to this
+	Wait  bool          // wait up to a second for a locked row; with one hold only
 }
 
 // Dialect has the statements of one database. Each method runs one statement that commits by itself,
@@ -99,7 +98,7 @@ type Dialect interface {
 
 	// Extend renews the exclusive holds that have not ended and whose rows are not locked:
 	//
-	//	until = greatest(until, now+TTL), or now+TTL with Shorten,
+	//	until = greatest(until, now+TTL),
 	//	number = greatest(number, Floor), rev = rev+1, and the address of now.
 	//
 	// It returns the number of renewed holds and now+TTL, or 0 if there are none. A row that already had

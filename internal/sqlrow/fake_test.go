@@ -90,9 +90,6 @@ func (f *fake) Extend(ctx context.Context, holds []HoldKey, e Extension) (n int,
 		if err != nil || r.Owner != h.Owner || r.Until <= now || f.locked[KeyOf(h.Name)] {
 			continue
 		}
-		if e.Shorten {
-			r.Until = 0
-		}
 		r.Until, r.Number = max(r.Until, until), max(r.Number, e.Floor)
 		f.put(r)
 		n++

@@ -70,19 +70,3 @@ func TestRenewOfARowLockedForAMoment(t *testing.T) {
 		}
 	})
 }
-
-// One call shortens two holds, one of which has a locked row. The other one is shortened, and the
-// locked one's outcome is unknown.
-func TestShortenBesideALockedRow(t *testing.T) {
-	f := newFake()
-	b := start(t, f)
-	list := holds(t, b, 2)
-	for i := range list {
-		list[i].TTL, list[i].Shorten = time.Second, true
-	}
-	f.locked = map[Key]bool{KeyOf("lock 1"): true}
-	errs := b.Renew(t.Context(), list)
-	if errs[0] != nil || !errors.Is(errs[1], errLocked) {
-		t.Errorf("shortened: %v; want nil and unknown", errs)
-	}
-}

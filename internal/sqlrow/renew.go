@@ -65,7 +65,7 @@ func (n *renewCall) split() (batches map[Extension][]int, single []int) {
 			continue
 		}
 		seen[h.Name] = true
-		what := Extension{wholeMicros(h.TTL), int64(h.Floor >> claims.SpanBits), h.Shorten, false}
+		what := Extension{TTL: wholeMicros(h.TTL), Floor: int64(h.Floor >> claims.SpanBits)}
 		batches[what] = append(batches[what], i)
 	}
 	return batches, single
@@ -163,7 +163,7 @@ func (n *renewCall) findUnrenewed(what Extension, list []int, until int64) (left
 			n.answers[i] = driver.ErrLost
 		case !c.Mode.Alone():
 			left = append(left, i)
-		case c.Until/micro < until || what.Shorten && c.Until/micro > until || s.Number < what.Floor:
+		case c.Until/micro < until || s.Number < what.Floor:
 			locked = append(locked, i)
 		}
 	}
@@ -214,11 +214,7 @@ func (s *state) renew(h driver.Hold, address string) (changed bool, err error) {
 	if !ok || !c.Holds() {
 		return false, driver.ErrLost
 	}
-	until := s.ends(h.TTL)
-	if !h.Shorten {
-		until = max(until, c.Until)
-	}
-	c.Until, c.Address = until, cmp.Or(address, c.Address)
+	c.Until, c.Address = max(s.ends(h.TTL), c.Until), cmp.Or(address, c.Address)
 	s.set(c)
 	s.Number = max(s.Number, int64(h.Floor>>claims.SpanBits))
 	return true, nil
