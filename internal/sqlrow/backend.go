@@ -11,6 +11,7 @@ package sqlrow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -152,14 +153,23 @@ func (b *Backend) list(ctx context.Context, prefix string, yield func(name strin
 
 // readRow reads one row.
 func (b *Backend) readRow(ctx context.Context, name string) (*state, error) {
-	states, err := b.readRows(ctx, []string{name})
-	if err != nil {
+	now, rows, err := b.dialect.Read(ctx, []string{name})
+	switch {
+	case err != nil:
 		return nil, err
+	case len(rows) > 0:
+		return read(rows[0], now)
+	case now == 0:
+		return nil, errNoAnswer
 	}
-	return states(name)
+	return read(Row{}, now)
 }
 
-// readRows reads the rows of up to MaxExtend names.
+// errNoAnswer is for a Read that says nothing. That is no proof that there is no row.
+var errNoAnswer = errors.New("the database answered without its clock, so it has not looked for the lock's row")
+
+// readRows reads the rows of up to MaxExtend names. The state of a name is nil if no row was answered for it: a limit of the
+// database on results can be the reason.
 func (b *Backend) readRows(ctx context.Context, names []string) (func(name string) (*state, error), error) {
 	now, rows, err := b.dialect.Read(ctx, names)
 	if err != nil {
@@ -169,5 +179,11 @@ func (b *Backend) readRows(ctx context.Context, names []string) (func(name strin
 	for _, r := range rows {
 		byKey[r.Key] = r
 	}
-	return func(name string) (*state, error) { return read(byKey[KeyOf(name)], now) }, nil
+	return func(name string) (*state, error) {
+		row, ok := byKey[KeyOf(name)]
+		if !ok {
+			return nil, nil
+		}
+		return read(row, now)
+	}, nil
 }

@@ -105,8 +105,9 @@ type Dialect interface {
 	// these values need not count. There are at most MaxExtend holds, each of another row.
 	Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error)
 
-	// Read reads the rows of names, at most MaxExtend. Names without a row are left out. now is the
-	// clock of the same statement. A row that changes meanwhile is read as it was before or after.
+	// Read reads the rows of names, at most MaxExtend. now is the clock of the same statement. A row that changes
+	// meanwhile is read as it was before or after. Names without a row are left out; of several names others may be left
+	// out too, so only a Read of one name says that it has no row. Then the clock was answered: if it is 0, nothing was.
 	Read(ctx context.Context, names []string) (now int64, rows []Row, err error)
 
 	// Insert adds a row with Rev 1 if r.Earliest <= now <= r.Latest. done is false, without an

@@ -19,6 +19,8 @@ type fake struct {
 	skew   time.Duration           // of the clock
 	reader time.Duration           // how far Read's clock is ahead of it
 	locked map[Key]bool            // by other programs
+	silent bool                    // Read answers nothing
+	limit  int                     // of the rows that Read answers; 0: none
 }
 
 func newFake() *fake { return &fake{rows: map[Key]Row{}, counts: map[string]int{}} }
@@ -100,8 +102,11 @@ func (f *fake) Extend(ctx context.Context, holds []HoldKey, e Extension) (n int,
 func (f *fake) Read(ctx context.Context, names []string) (now int64, rows []Row, err error) {
 	now, err = f.begin(ctx, "read")
 	defer f.mu.Unlock()
+	if f.silent {
+		return 0, nil, err
+	}
 	for _, name := range names {
-		if r, ok := f.rows[KeyOf(name)]; ok {
+		if r, ok := f.rows[KeyOf(name)]; ok && (f.limit == 0 || len(rows) < f.limit) {
 			rows = append(rows, r)
 		}
 	}

@@ -70,3 +70,39 @@ func TestRenewOfARowLockedForAMoment(t *testing.T) {
 		}
 	})
 }
+
+// A database answers fewer rows than were requested, as with a limit of the session. A row that is missing in an answer is
+// no proof: of many holds exactly that one is lost which was broken.
+func TestRenewWithALimitOfRows(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	list := holds(t, b, 2*MaxExtend)
+	f.limit = 20
+	if err := b.Release(t.Context(), list[7]); err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range b.Renew(t.Context(), list) {
+		if errors.Is(err, driver.ErrLost) != (i == 7) || i != 7 && err != nil {
+			t.Errorf("hold %d: %v", i, err)
+		}
+	}
+}
+
+// A database that answers nothing at all has not said that there is no row.
+func TestNoAnswerIsNoProof(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	list := holds(t, b, 2)
+	f.silent = true
+	f.locked = map[Key]bool{KeyOf("lock 0"): true, KeyOf("lock 1"): true}
+	for i, err := range b.Renew(t.Context(), list) {
+		if err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+			t.Errorf("hold %d: %v; want unknown", i, err)
+		}
+	}
+	shared := list[0]
+	shared.Mode = driver.Read
+	if err := b.Release(t.Context(), shared); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+		t.Errorf("release: %v; want unknown", err)
+	}
+}

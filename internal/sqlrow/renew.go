@@ -121,8 +121,8 @@ func (n *renewCall) extendWaiting(what Extension, list []int) (left, locked []in
 	return left, locked, err
 }
 
-// extendOnce sets the results that are known. The holds left have another mode; the rows of locked
-// are locked.
+// extendOnce sets the results that are known. The holds left have another mode, or rows that were not answered; the
+// rows of locked are locked.
 func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, err error) {
 	held := make([]HoldKey, len(list))
 	for j, i := range list {
@@ -142,7 +142,7 @@ func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, 
 }
 
 // findUnrenewed reads the rows to find the holds that were not renewed: those that end before until,
-// or lack another term of the renewal.
+// or lack another term of the renewal. A hold whose row was not answered is left, and its row is read by itself.
 func (n *renewCall) findUnrenewed(what Extension, list []int, until int64) (left, locked []int, err error) {
 	names := make([]string, len(list))
 	for j, i := range list {
@@ -156,6 +156,10 @@ func (n *renewCall) findUnrenewed(what Extension, list []int, until int64) (left
 		s, err := states(n.holds[i].Name)
 		if err != nil {
 			n.answers[i] = err
+			continue
+		}
+		if s == nil {
+			left = append(left, i)
 			continue
 		}
 		switch c, ok := s.Claim(n.holds[i].Owner); {
