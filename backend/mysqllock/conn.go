@@ -75,7 +75,7 @@ func (c *connDialect) open(ctx context.Context, d connlock.Dialect, solo bool) (
 	if err := c.checkReads(ctx, c.opts.Table, "k"); err != nil {
 		return nil, openError(c.opts, err)
 	}
-	return connlock.New(ctx, connlock.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.database.name, OnePerConn: solo, SeparateNumbers: solo})
+	return connlock.New(ctx, connlock.Config{DB: c.pool, Dialect: d, Package: "mysqllock", Name: c.database.name, OnePerConn: solo, SeparateNumbers: solo})
 }
 
 // Cancel ends the statement of the connection that has a mark.
@@ -175,8 +175,12 @@ func (c *connDialect) CommitRefused(err error) bool {
 }
 
 // Number writes a lock's next number for a connection.
-func (c *connDialect) Number(ctx context.Context, l connlock.Lock, mark string) (uint64, error) {
-	return c.nextNumber(ctx, c.db, l, mark)
+func (c *connDialect) Number(ctx context.Context, l connlock.Lock, mark string) (number uint64, err error) {
+	err = retryUndone(ctx, func() error {
+		number, err = c.nextNumber(ctx, c.db, l, mark)
+		return err
+	})
+	return number, err
 }
 
 // nextNumber writes a lock's next number, and its owner.
@@ -200,23 +204,41 @@ type lockConn struct {
 	mark string
 }
 
-// newLockConn marks a connection, and lets the server end it when it is silent for too long.
-func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (lockConn, error) {
+// lockConnSQL sets a connection that keeps locks. A shorter timeout of the server would end holds early. The rest of the
+// session stays the caller's, whose work it runs in Commit.
+const lockConnSQL = "SET SESSION completion_type = 0, sql_select_limit = DEFAULT /*!50720 , max_execution_time = 0, transaction_read_only = 0 */" +
+	" /*M!100600 , max_statement_time = 0, tx_read_only = 0, idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
+
+// newLockConn sets and marks a connection, and lets the server end it when it is silent for too long. settings are
+// assignments of the strategy.
+func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease time.Duration, settings string) (lockConn, error) {
 	k := lockConn{c: c, tx: connlock.Tx{Conn: conn}, mark: newMark()}
+	if err := k.exec(ctx, lockConnSQL+", "+waitTimeout(lease)+", "+settings); err != nil {
+		return k, err
+	}
+	if c.lent != nil {
+		if err := k.exec(ctx, rollback); err != nil {
+			return k, err
+		}
+	}
 	got, err := queryBool(ctx, conn, "SELECT GET_LOCK("+markLock(k.mark)+", 0)")
 	if err == nil && !got {
 		err = errors.New("a new user-level lock is held by another session")
 	}
-	if err != nil {
-		return k, err
+	return k, err
+}
+
+// waitTimeout sets the silence after which the server ends the connection, in whole seconds.
+func waitTimeout(lease time.Duration) string {
+	return "wait_timeout = " + strconv.FormatInt(int64((lease+time.Second-1)/time.Second), 10)
+}
+
+// isolation sets the level of the session's transactions.
+func (v server) isolation(level string) string {
+	if v.mariaDB || v.major < 8 {
+		return "tx_isolation = '" + level + "'"
 	}
-	if c.server.mariaDB {
-		// A shorter timeout of the server would end holds early.
-		if err := k.exec(ctx, "SET SESSION idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0, max_statement_time = 0"); err != nil {
-			return k, err
-		}
-	}
-	return k, k.Lease(ctx, lease)
+	return "transaction_isolation = '" + level + "'"
 }
 
 func newMark() string { return strconv.FormatInt(rand.Int64(), 10) }
@@ -226,10 +248,9 @@ func (k *lockConn) exec(ctx context.Context, text string) error { return k.tx.Ex
 // ID returns the connection's mark.
 func (k *lockConn) ID() string { return k.mark }
 
-// Lease sets the silence after which the server ends the connection, in whole seconds.
+// Lease sets the silence after which the server ends the connection.
 func (k *lockConn) Lease(ctx context.Context, lease time.Duration) error {
-	seconds := (lease + time.Second - 1) / time.Second
-	return k.exec(ctx, "SET SESSION wait_timeout = "+strconv.FormatInt(int64(seconds), 10))
+	return k.exec(ctx, "SET SESSION "+waitTimeout(lease))
 }
 
 func (k *lockConn) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") }
@@ -274,21 +295,18 @@ func newSession(ctx context.Context, s *database) (strategy, error) {
 
 // NewConn prepares a connection for locks.
 func (d *sessionDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
-	k, err := d.newLockConn(ctx, conn, lease)
-	if err == nil {
-		err = k.exec(ctx, d.server.shortWaits())
-	}
+	k, err := d.newLockConn(ctx, conn, lease, "autocommit = 1, "+d.server.isolation("REPEATABLE-READ")+", "+d.server.shortWaits())
 	return &sessionConn{k}, err
 }
 
-// shortWaits returns a statement after which a session waits for rows and tables as briefly as the
+// shortWaits returns assignments after which a session waits for rows and tables as briefly as the
 // server can. A longer wait would delay the renewal of all locks of the connection.
 func (v server) shortWaits() string {
 	seconds := "1"
 	if v.mariaDB {
 		seconds = "0"
 	}
-	return "SET SESSION innodb_lock_wait_timeout = " + seconds + ", lock_wait_timeout = " + seconds
+	return "innodb_lock_wait_timeout = " + seconds + ", lock_wait_timeout = " + seconds
 }
 
 // KillHolder ends the connection of a holder, and all its locks.

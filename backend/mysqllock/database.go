@@ -13,7 +13,9 @@ import (
 
 // database is the database that keeps the locks.
 type database struct {
-	db     *sql.DB
+	db     *sql.DB // each connection is set by sessionSQL
+	pool   *sql.DB // where the connections of db come from; db itself if Open made it
+	lent   *lentPool
 	opts   Options // complete
 	tables []tableSpec
 	server server
@@ -21,7 +23,6 @@ type database struct {
 
 	// fullTable is opts.Table with its schema, as the server compares them.
 	fullTable string
-	owned     bool // db was made by Open
 }
 
 // strategy is a way to keep locks. Its methods of Watcher and Inspector may return driver.ErrSkip.
@@ -38,21 +39,20 @@ type server struct {
 	major   int
 	minor   int
 	galera  bool // wsrep_on: only one node knows the locks of a session
-	charset string
-	packet  int // max_allowed_packet
+	packet  int  // max_allowed_packet
 }
 
 // probe reads the server's properties, and refuses a server that can't keep locks.
 func (s *database) probe(ctx context.Context) error {
-	var text, host, database, readOnly, mode, charset string
-	var port, autocommit, packet, lower int
-	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), @@autocommit, "+
-		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection, @@max_allowed_packet, @@lower_case_table_names")
-	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset, &packet, &lower); err != nil {
+	var text, host, database, readOnly string
+	var port, packet, lower int
+	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), "+
+		"CONCAT(@@read_only, @@innodb_read_only), @@max_allowed_packet, @@lower_case_table_names")
+	if err := row.Scan(&text, &host, &port, &database, &readOnly, &packet, &lower); err != nil {
 		return openError(s.opts, err)
 	}
 	s.server = readVersion(text)
-	s.server.charset, s.server.packet = charset, packet
+	s.server.packet = packet
 	if s.fullTable = s.opts.Table; !strings.Contains(s.fullTable, ".") {
 		s.fullTable = database + "." + s.fullTable
 	}
@@ -66,10 +66,6 @@ func (s *database) probe(ctx context.Context) error {
 	switch {
 	case strings.Trim(readOnly, "0FO") != "": // OFF in some versions
 		return fmt.Errorf("%w: mysqllock: the server is read-only (read_only is on): want the primary, not a replica", driver.ErrInvalid)
-	case autocommit == 0:
-		return fmt.Errorf("%w: mysqllock: the pool's sessions have autocommit=0, so that nothing would ever be committed: remove it from the DSN", driver.ErrInvalid)
-	case strings.Contains(mode, "EMPTY_STRING_IS_NULL"):
-		return fmt.Errorf("%w: mysqllock: the pool's sessions have sql_mode EMPTY_STRING_IS_NULL: remove it", driver.ErrInvalid)
 	case database == "" && !strings.Contains(s.opts.Table, "."):
 		return fmt.Errorf("%w: mysqllock: the pool's sessions have no database: name one in the DSN, or in the table as in app.%s", driver.ErrInvalid, s.opts.Table)
 	}

@@ -131,7 +131,7 @@ func finalCause(o Options, number uint16) string {
 	case errReadOnly, errReadOnlyTx, errReadOnlyMode:
 		return "the server is read-only: want the primary, not a replica"
 	case errBinlogFormat:
-		return "the pool's sessions have isolation level READ COMMITTED, and the server logs statements: remove the level from the DSN, or set binlog_format=ROW"
+		return "the server logs statements, which isolation level READ COMMITTED of strategy forupdate rules out: set binlog_format=ROW, or use another strategy"
 	case errNoTable:
 		return "table " + o.Table + " is missing: " + remedy(o)
 	}

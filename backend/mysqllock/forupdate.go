@@ -29,13 +29,7 @@ func newForUpdate(ctx context.Context, s *database) (strategy, error) {
 // NewConn prepares a connection for a lock. READ COMMITTED locks no gaps. With autocommit off,
 // statements that follow the end of the transaction are not committed.
 func (d *forUpdateDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
-	k, err := d.newLockConn(ctx, conn, lease)
-	if err == nil {
-		err = k.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-	}
-	if err == nil {
-		err = k.exec(ctx, "SET SESSION autocommit = 0")
-	}
+	k, err := d.newLockConn(ctx, conn, lease, "autocommit = 0, "+d.server.isolation("READ-COMMITTED")+", "+usualWaits)
 	return &forUpdateConn{lockConn: k}, err
 }
 
@@ -75,8 +69,11 @@ func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number ui
 
 // resetTimeout lets the caller's work wait for rows as usual.
 func (k *forUpdateConn) resetTimeout(ctx context.Context) error {
-	return k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT")
+	return k.exec(ctx, "SET SESSION "+usualWaits)
 }
+
+// usualWaits lets statements wait for rows and tables as the server says.
+const usualWaits = "innodb_lock_wait_timeout = DEFAULT, lock_wait_timeout = DEFAULT"
 
 // take locks the row, and inserts it first if it is missing.
 func (k *forUpdateConn) take(ctx context.Context, l connlock.Lock, how string) (bool, error) {
@@ -107,7 +104,7 @@ func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 	if err != nil {
 		return err
 	}
-	err = k.exec(ctx, "INSERT IGNORE INTO "+k.c.table+" (k, name, number, owner, link, since, meta) VALUES ("+k.c.lockKey(l)+", "+literal(l.Name)+", 0, '', 0, 0, '')")
+	err = k.exec(ctx, "INSERT IGNORE INTO "+k.c.table+" (k, name, number, owner, link, since, meta) VALUES ("+k.c.lockKey(l)+", "+literal(l.Name)+", 0, X'', 0, 0, X'')")
 	if as := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = @distlock_wait"); err == nil {
 		err = as
 	}
@@ -119,7 +116,8 @@ func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 
 // WaitLock waits in the server, for whole seconds. A wait that is killed returns an error.
 func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
-	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d", max(1, int(slice/time.Second)))); err != nil {
+	seconds := max(1, int(slice/time.Second))
+	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d, lock_wait_timeout = %d", seconds, seconds)); err != nil {
 		return false, err
 	}
 	ok, err := k.take(ctx, l, "")
@@ -161,7 +159,7 @@ func (k *forUpdateConn) Undo(ctx context.Context, _ connlock.Lock) error {
 		return err
 	}
 	mark := newMark()
-	err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT, @distlock_mark = GET_LOCK("+markLock(mark)+", 0) + RELEASE_LOCK("+markLock(k.mark)+")")
+	err := k.exec(ctx, "SET SESSION "+usualWaits+", @distlock_mark = GET_LOCK("+markLock(mark)+", 0) + RELEASE_LOCK("+markLock(k.mark)+")")
 	if err == nil {
 		k.mark = mark
 	}

@@ -58,7 +58,7 @@ func newLeases(ctx context.Context, s *database) (*leaseDialect, error) {
 		return nil, err
 	}
 	spec := s.tables[0]
-	n, err := newNameRules(columns["name"], s.server.charset)
+	n, err := newNameRules(columns["name"])
 	if err != nil {
 		return nil, s.mismatch(spec, err)
 	}

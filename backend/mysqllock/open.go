@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/distlock/distlock/driver"
 )
 
@@ -32,8 +30,9 @@ type Backend struct {
 //	mysql://user:password@db.example.com/app?tls=true&ca=/etc/ssl/db.pem
 //	mysql://user@/app?socket=/run/mysqld/mysqld.sock&strategy=session
 //
-// Parameters are strategy (row, unique, version, forupdate, session), table, create, onewriter and name,
-// see Options; max_connections, the limit of the pool, by default none; tls (false, true,
+// The password may stand in the file of the parameter password_file instead, which is read at each login; so are
+// the files of a certificate when they have changed. Other parameters are strategy (row, unique, version, forupdate,
+// session), table, create, onewriter and name, see Options; max_connections, the limit of the pool, by default none; tls (false, true,
 // skip-verify, preferred), and for tls=true the files ca, cert and key, and servername; socket; timeout, readTimeout
 // and writeTimeout as durations; and the MySQL driver's connectionAttributes, allowNativePasswords,
 // allowCleartextPasswords and allowFallbackToPlaintext. An error that will not go away is
@@ -65,47 +64,43 @@ func open(ctx context.Context, db *sql.DB, opts *Options, owned bool) (*Backend,
 	if err != nil {
 		return nil, err
 	}
-	s := &database{db: db, opts: o, tables: tables(o), owned: owned}
+	s := &database{db: db, pool: db, opts: o, tables: tables(o)}
+	if !owned {
+		s.lent = lend(db)
+		s.db = s.lent.db
+	}
 	if err := s.probe(ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.close())
 	}
 	made, err := s.newStrategy(ctx)
 	if err != nil {
-		return nil, openError(s.opts, err)
+		return nil, errors.Join(openError(s.opts, err), s.close())
 	}
 	return &Backend{strategy: made, database: s}, nil
 }
 
+// close closes the pool that Open made, or gives back what New was lent.
+func (s *database) close() error {
+	if s.lent != nil {
+		return s.lent.Close()
+	}
+	return s.db.Close()
+}
+
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	config, opts, limit, err := readURL(u)
+	config, l, opts, limit, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
-	connector, err := mysql.NewConnector(config)
+	made, err := l.connector(config)
 	if err != nil {
 		return nil, fmt.Errorf("%w: mysqllock: %w", driver.ErrInvalid, err)
 	}
-	db := sql.OpenDB(connector)
+	db := sql.OpenDB(&connector{open: made.Connect, driver: made.Driver(), addr: config.Addr, explain: l.explain, setup: []string{sessionSQL}})
 	db.SetMaxOpenConns(limit)
 	db.SetMaxIdleConns(maxIdle)
-	b, err := open(ctx, db, opts, true)
-	if err != nil {
-		return nil, errors.Join(explainTLS(config, err), db.Close())
-	}
-	return b, nil
-}
-
-// explainTLS adds to an error of Open that a client certificate may be wanted: the server does not say so, or the
-// driver does not pass it on.
-func explainTLS(c *mysql.Config, err error) error {
-	switch {
-	case c.TLS == nil:
-	case number(err) == errWrongUser && len(c.TLS.Certificates) == 0:
-		return fmt.Errorf("%w; does the user need a client certificate: parameters cert and key?", err)
-	case strings.HasSuffix(err.Error(), mysql.ErrInvalidConn.Error()), strings.HasSuffix(err.Error(), "bad connection"):
-		return fmt.Errorf("%w; does the server want a client certificate, or another one: parameters cert and key?", err)
-	}
-	return err
+	db.SetConnMaxIdleTime(idleTime)
+	return open(ctx, db, opts, true)
 }
 
 // maxIdle is how many idle connections our own pool keeps. The default of database/sql, 2, closes
@@ -117,9 +112,7 @@ const maxIdle = 16
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.err = b.strategy.Close()
-		if b.database.owned {
-			b.err = errors.Join(b.err, b.database.db.Close())
-		}
+		b.err = errors.Join(b.err, b.database.close())
 	})
 	return b.err
 }

@@ -152,39 +152,30 @@ func quoted(table string) string { return sqlname.Quote(table, true) }
 // dialTimeout bounds the opening of a connection, as does the caller's context.
 const dialTimeout = 5 * time.Second
 
-// lockWait bounds in seconds how long a statement waits for a row, so that it does not take effect
-// long after its caller has gone. It is retried while the caller waits.
-const lockWait = "1"
-
 // mostConns is the greatest max_connections: no server can have more.
 const mostConns = 100_000
 
-// readURL returns the driver's configuration, the options, and the limit of connections; 0 means no
+// readURL returns the driver's configuration, how to log in, the options, and the limit of connections; 0 means no
 // limit.
-func readURL(u *url.URL) (config *mysql.Config, opts *Options, limit int, err error) {
+func readURL(u *url.URL) (config *mysql.Config, l *login, opts *Options, limit int, err error) {
 	p := driver.NewParams(u)
-	config, err = readConfig(u, p)
+	config = readConfig(p)
+	l, err = readLogin(u, p, config)
 	errs := []error{err}
 	opts = &Options{Strategy: Strategy(p.Choice("strategy", strategyNames()...)), Table: p.String("table", ""), Create: p.Bool("create", false),
 		OneWriter: p.Bool("onewriter", false), Name: p.String("name", "")}
-	if opts.Strategy.leases() {
-		config.Params["innodb_lock_wait_timeout"] = lockWait
-	}
 	limit = p.Int("max_connections", 0, 1, mostConns)
 	errs = append(errs, readAddress(u, p, config))
-	return config, opts, limit, errors.Join(append(errs, p.Err())...)
+	return config, l, opts, limit, errors.Join(append(errs, p.Err())...)
 }
 
 // readConfig reads those parameters of the MySQL driver that make sense for locks.
-func readConfig(u *url.URL, p *driver.Params) (*mysql.Config, error) {
+func readConfig(p *driver.Params) *mysql.Config {
 	c := mysql.NewConfig()
-	c.User = u.User.Username()
-	c.Passwd, _ = u.User.Password()
 	c.Logger = &mysql.NopLogger{} // the errors contain the same
 	c.InterpolateParams = true
 	// A server that became a replica loses the pool's connections, so that they find the primary.
 	c.RejectReadOnly = true
-	c.Params = map[string]string{"autocommit": "1", "sql_mode": "'STRICT_ALL_TABLES'"}
 	c.Timeout = p.Duration("timeout", dialTimeout)
 	c.ReadTimeout = p.Duration("readTimeout", 0)
 	c.WriteTimeout = p.Duration("writeTimeout", 0)
@@ -192,22 +183,7 @@ func readConfig(u *url.URL, p *driver.Params) (*mysql.Config, error) {
 	c.AllowCleartextPasswords = p.Bool("allowCleartextPasswords", false)
 	c.AllowFallbackToPlaintext = p.Bool("allowFallbackToPlaintext", false)
 	c.ConnectionAttributes = p.String("connectionAttributes", "")
-	return c, readTLS(u, p, c)
-}
-
-// readTLS reads how to trust the server.
-func readTLS(u *url.URL, p *driver.Params, c *mysql.Config) error {
-	mode := p.Choice("tls", "false", "true", "skip-verify", "preferred")
-	config, err := netaddr.TLS(p)
-	if mode != "true" {
-		c.TLSConfig = mode
-		if netaddr.NoTLS(u, "") != nil {
-			return fmt.Errorf("%w: parameters ca, cert, key and servername go with tls=true", driver.ErrInvalid)
-		}
-		return nil
-	}
-	c.TLS = config
-	return err
+	return c
 }
 
 // readAddress reads host and port, or the socket, and the database.
@@ -220,9 +196,6 @@ func readAddress(u *url.URL, p *driver.Params, c *mysql.Config) error {
 		return fmt.Errorf("%w: want one host: the database's primary, or a name that leads to it; locks on several servers are what quorum: is for", driver.ErrInvalid)
 	}
 	c.Net, c.Addr = "tcp", addrs[0]
-	if c.TLS != nil {
-		c.TLS.ServerName = cmp.Or(c.TLS.ServerName, u.Hostname())
-	}
 	if socket := p.String("socket", ""); socket != "" {
 		if u.Host != "" {
 			return fmt.Errorf("%w: want a host or a socket, as in mysql:///app?socket=/run/mysqld/mysqld.sock, not both", driver.ErrInvalid)

@@ -3,7 +3,6 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -53,38 +52,12 @@ func newRow(ctx context.Context, s *database) (strategy, error) {
 	if err := s.checkClocks(ctx, s.opts.Table, "k"); err != nil {
 		return nil, err
 	}
-	if err := s.probeBytes(ctx); err != nil {
-		return nil, err
-	}
 	d := &rowDialect{site: s, notifier: newNotifier(s.db)}
 	if err := d.prepare(ctx, quoted(s.opts.Table)); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Notifier: func(*sqlrow.Backend) sqlrow.Notifier { return d.notifier }}
 	return &rowStrategy{sqlrow.New(d, o), d}, nil
-}
-
-// probeBytes refuses sessions that convert the bytes of statements: two sessions would have different
-// keys for one name.
-func (s *database) probeBytes(ctx context.Context) error {
-	stmt, err := s.db.PrepareContext(ctx, "SELECT HEX(?), @@character_set_client, @@character_set_connection")
-	if err != nil {
-		return err
-	}
-	defer stmt.Close()
-	var bytes []byte
-	for b := range 256 {
-		bytes = append(bytes, byte(b))
-	}
-	var text, client, connection string
-	if err := stmt.QueryRowContext(ctx, bytes).Scan(&text, &client, &connection); err != nil {
-		return err
-	}
-	if client != connection || !strings.EqualFold(text, hex.EncodeToString(bytes)) {
-		return fmt.Errorf("%w: mysqllock: the pool's sessions convert text from %s to %s on its way: remove collation_connection and the like from the DSN",
-			driver.ErrInvalid, client, connection)
-	}
-	return nil
 }
 
 // Close also closes the prepared statements.

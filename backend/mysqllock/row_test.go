@@ -34,6 +34,15 @@ var oddSessions = map[string]func(*mysql.Config){
 	"read uncommitted":  session("tx_isolation", "'READ-UNCOMMITTED'"),
 	"safe updates":      session("sql_safe_updates", "1"),
 	"short waits":       session("innodb_lock_wait_timeout", "1"),
+	"converts":          session("collation_connection", "'utf16_general_ci'"),
+	"converts to less":  session("collation_connection", "'latin1_swedish_ci'"),
+	"nothing commits":   session("autocommit", "0"),
+	"chained":           session("completion_type", "'CHAIN'"),
+	"hangs up":          session("completion_type", "'RELEASE'"),
+	"no empty strings":  session("sql_mode", "'EMPTY_STRING_IS_NULL'"),
+	"read only":         session("tx_read_only", "1"),
+	"few rows":          session("sql_select_limit", "0"),
+	"no joins":          session("sql_big_selects", "0", "max_join_size", "1"),
 	"old character set": session("character_set_client", "latin1", "character_set_connection", "latin1", "character_set_results", "latin1"),
 }
 
@@ -58,22 +67,6 @@ func TestRowInOddSessions(t *testing.T) {
 			wholeLife(t, b, usual, "Schloß '\"\\ 🔒 "+what)
 			wholeLife(t, usual, b, "again "+what)
 		})
-	}
-}
-
-// Sessions that convert bytes are refused: two of them could map one name to different locks.
-func TestRowRefusesSessionsThatConvert(t *testing.T) {
-	t.Parallel()
-	u, _ := freshDatabase(t, Row)
-	for _, collation := range []string{"utf16_general_ci", "latin1_swedish_ci"} {
-		db := rowPool(t, u, session("collation_connection", "'"+collation+"'"))
-		b, err := New(t.Context(), db, &Options{Create: true})
-		if err == nil {
-			b.Close()
-		}
-		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "collation_connection") {
-			t.Errorf("%s: %v", collation, err)
-		}
 	}
 }
 

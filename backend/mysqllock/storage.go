@@ -277,7 +277,7 @@ type nameRules struct {
 }
 
 // newNameRules refuses a column in which two names could be equal, or one could become another.
-func newNameRules(f columnInfo, charset string) (nameRules, error) {
+func newNameRules(f columnInfo) (nameRules, error) {
 	n := nameRules{limit: f.length, text: f.collation != ""}
 	if !n.text {
 		return n, nil
@@ -288,8 +288,6 @@ func newNameRules(f columnInfo, charset string) (nameRules, error) {
 		return n, fmt.Errorf("column name has collation %s, in which names such as job and JOB can be equal: %w", f.collation, fix)
 	case !strings.HasPrefix(c, "utf8mb4_"):
 		return n, fmt.Errorf("column name has collation %s, whose character set lacks most characters: %w", f.collation, fix)
-	case charset != "utf8mb4":
-		return n, fmt.Errorf("column name is text, and the pool's sessions have character set %s: set charset=utf8mb4 in the DSN, or: %w", charset, fix)
 	default:
 		n.padded = !strings.Contains(c, "nopad") && c != "utf8mb4_0900_bin"
 	}

@@ -321,7 +321,7 @@ func TestWaitersTakeFewConnections(t *testing.T) {
 		watch("lock 0")
 	}
 	listening(t, db)
-	inUse := func() int { reserved.Lock(); defer reserved.Unlock(); return reserved.conns[pool] }
+	inUse := func() int { reserved.Lock(); defer reserved.Unlock(); return reserved.conns[waiter.database.db] }
 	if n := inUse(); n != 2 {
 		t.Errorf("200 waiters for one lock keep %d connections; want a notifier's and a listener's", n)
 	}
