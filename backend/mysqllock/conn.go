@@ -334,8 +334,8 @@ func (k *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.
 
 func (k *sessionConn) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
 	n, err := k.c.nextNumber(ctx, k.tx.Querier(), l, k.mark)
-	if number(err) == errLockWait {
-		return 0, nil
+	if number(err) == errLockWait || stale(err) {
+		return 0, nil // another connection writes it
 	}
 	return n, err
 }

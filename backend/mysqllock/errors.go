@@ -31,6 +31,7 @@ const (
 	errReadOnly     = 1290 // --read-only, and other options
 	errReadOnlyTx   = 1792
 	errReadOnlyMode = 1836
+	errNoRight      = 1227
 	errExpired      = 1820
 	errExpiredLogin = 1862
 
@@ -136,6 +137,16 @@ func finalCause(o Options, number uint16) string {
 		return "table " + o.Table + " is missing: " + remedy(o)
 	}
 	return ""
+}
+
+// stale reports whether the server refused a right. It may have been given back since the connection was opened: the
+// server looks up rights to a database, and global ones, only then.
+func stale(err error) bool {
+	switch number(err) {
+	case errNoDBAccess, errNoTableRight, errNoColRight, errNoRight, errExpired:
+		return true
+	}
+	return false
 }
 
 // remedy explains how to create the tables.

@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,7 +43,8 @@ func (d *forUpdateDialect) KillHolder(ctx context.Context, l connlock.Lock) (boo
 
 type forUpdateConn struct {
 	lockConn
-	lent bool // the caller's work has had the transaction
+	lent  bool // the caller's work has had the transaction
+	stale bool // the server has refused a right, which another connection may have
 }
 
 // noWait ends a statement that must not wait for rows. MySQL has it from version 8 on.
@@ -86,6 +88,7 @@ func (k *forUpdateConn) take(ctx context.Context, l connlock.Lock, how string) (
 	if n := number(err); n == errLockWait || n == errNoWait {
 		return false, nil
 	}
+	k.stale = stale(err)
 	return ok, err
 }
 
@@ -155,6 +158,9 @@ func (k *forUpdateConn) end(ctx context.Context, how string) error {
 // Undo also takes another mark, because the row may say that the owner holds the lock on this
 // connection.
 func (k *forUpdateConn) Undo(ctx context.Context, _ connlock.Lock) error {
+	if k.stale {
+		return errors.New("the connection lacks a right, which a new one may have")
+	}
 	if err := k.end(ctx, "ROLLBACK"); err != nil {
 		return err
 	}

@@ -117,6 +117,39 @@ func (b *Backend) Close() error {
 	return b.err
 }
 
+// Acquire makes one attempt. See driver.Backend.
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := b.strategy.Acquire(ctx, r)
+	b.database.renewIfStale(err)
+	return g, err
+}
+
+// Renew makes holds live on. See driver.Backend.
+func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
+	errs := b.strategy.Renew(ctx, holds)
+	b.database.renewIfStale(errors.Join(errs...))
+	return errs
+}
+
+// Release ends a hold. See driver.Backend.
+func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
+	err := b.strategy.Release(ctx, h)
+	b.database.renewIfStale(err)
+	return err
+}
+
+// renewIfStale closes the unused connections after an error that may be true of them only.
+func (s *database) renewIfStale(err error) {
+	switch {
+	case !stale(err):
+	case s.lent != nil:
+		s.lent.dropUnused()
+	default:
+		s.db.SetMaxIdleConns(-1)
+		s.db.SetMaxIdleConns(maxIdle)
+	}
+}
+
 // FreeConnections returns how many more connections the server accepts from the backend's user now,
 // by the limits of the server and of the user. A connection reserved for administrators does not
 // count. A proxy in between may accept fewer.

@@ -234,6 +234,12 @@ func (p *lentPool) limit() {
 	}
 }
 
+// dropUnused closes the connections that are not used.
+func (p *lentPool) dropUnused() {
+	p.db.SetMaxIdleConns(-1)
+	p.limit()
+}
+
 // watch gives up unused connections while the caller's pool has none left.
 func (p *lentPool) watch(ctx context.Context) {
 	defer close(p.done)
@@ -247,10 +253,10 @@ func (p *lentPool) watch(ctx context.Context) {
 		}
 		now := p.caller.Stats()
 		full := now.MaxOpenConnections > 0 && now.InUse >= now.MaxOpenConnections
-		if full {
-			p.db.SetMaxIdleConns(-1)
-		}
-		if full || now.MaxOpenConnections != last {
+		switch {
+		case full:
+			p.dropUnused()
+		case now.MaxOpenConnections != last:
 			p.limit()
 		}
 		last = now.MaxOpenConnections
