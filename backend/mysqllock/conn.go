@@ -34,8 +34,16 @@ const (
 // connections.
 type connDialect struct {
 	*database
-	table string // quoted
-	meta  metajson.Cache
+	table     string // quoted
+	meta      metajson.Cache
+	numbering chan struct{} // has an entry for each statement of Number: they would pile up while the table is locked
+}
+
+// maxNumbering is how many numbers are written at once.
+const maxNumbering = 16
+
+func newConnDialect(s *database) connDialect {
+	return connDialect{database: s, table: quoted(s.opts.Table), numbering: make(chan struct{}, maxNumbering)}
 }
 
 // hash returns a lock's key in its rows and for GET_LOCK, which has room for 64 characters and may
@@ -176,6 +184,12 @@ func (c *connDialect) CommitRefused(err error) bool {
 
 // Number writes a lock's next number for a connection.
 func (c *connDialect) Number(ctx context.Context, l connlock.Lock, mark string) (number uint64, err error) {
+	select {
+	case c.numbering <- struct{}{}:
+		defer func() { <-c.numbering }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 	err = retryUndone(ctx, func() error {
 		number, err = c.nextNumber(ctx, c.db, l, mark)
 		return err
@@ -285,7 +299,7 @@ func queryBool(ctx context.Context, q querier, text string) (bool, error) {
 type sessionDialect struct{ connDialect }
 
 func newSession(ctx context.Context, s *database) (strategy, error) {
-	d := &sessionDialect{connDialect{database: s, table: quoted(s.opts.Table)}}
+	d := &sessionDialect{newConnDialect(s)}
 	b, err := d.open(ctx, d, false)
 	if err != nil {
 		return nil, err

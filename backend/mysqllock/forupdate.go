@@ -19,7 +19,7 @@ type forUpdateDialect struct{ connDialect }
 type forUpdateBackend struct{ *connlock.Backend }
 
 func newForUpdate(ctx context.Context, s *database) (strategy, error) {
-	d := &forUpdateDialect{connDialect{database: s, table: quoted(s.opts.Table)}}
+	d := &forUpdateDialect{newConnDialect(s)}
 	b, err := d.open(ctx, d, true)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ type Backend struct {
 //
 // The password may stand in the file of the parameter password_file instead, which is read at each login; so are
 // the files of a certificate when they have changed. Other parameters are strategy (row, unique, version, forupdate,
-// session), table, create, onewriter and name, see Options; max_connections, the limit of the pool, by default none; tls (false, true,
+// session), table, create, onewriter and name, see Options; max_connections, the limit of the pool, by default none for strategies that hold connections, else 32; tls (false, true,
 // skip-verify, preferred), and for tls=true the files ca, cert and key, and servername; socket; timeout, readTimeout
 // and writeTimeout as durations; and the MySQL driver's connectionAttributes, allowNativePasswords,
 // allowCleartextPasswords and allowFallbackToPlaintext. An error that will not go away is

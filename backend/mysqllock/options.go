@@ -152,6 +152,10 @@ func quoted(table string) string { return sqlname.Quote(table, true) }
 // dialTimeout bounds the opening of a connection, as does the caller's context.
 const dialTimeout = 5 * time.Second
 
+// leaseConns is how many connections the pool of a strategy that keeps leases has at most. They are enough for tens of thousands
+// of calls a second; more would pile up in the server while a table is locked.
+const leaseConns = 32
+
 // mostConns is the greatest max_connections: no server can have more.
 const mostConns = 100_000
 
@@ -164,7 +168,11 @@ func readURL(u *url.URL) (config *mysql.Config, l *login, opts *Options, limit i
 	errs := []error{err}
 	opts = &Options{Strategy: Strategy(p.Choice("strategy", strategyNames()...)), Table: p.String("table", ""), Create: p.Bool("create", false),
 		OneWriter: p.Bool("onewriter", false), Name: p.String("name", "")}
-	limit = p.Int("max_connections", 0, 1, mostConns)
+	usual := 0
+	if opts.Strategy.leases() {
+		usual = leaseConns
+	}
+	limit = p.Int("max_connections", usual, 1, mostConns)
 	errs = append(errs, readAddress(u, p, config))
 	return config, l, opts, limit, errors.Join(append(errs, p.Err())...)
 }

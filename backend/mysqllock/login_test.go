@@ -1,0 +1,194 @@
+package mysqllock
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testcert"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// fileLogin makes a user whose password is in a file.
+func fileLogin(t *testing.T) (rawURL, file string, admin administrator) {
+	t.Helper()
+	user, admin := userOf(t, Row)
+	u, err := url.Parse(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(t.TempDir(), "password")
+	writePassword(t, file, secret)
+	u.User = url.User(u.User.Username())
+	u.RawQuery += "&password_file=" + file
+	return u.String(), file, admin
+}
+
+func writePassword(t *testing.T, file, password string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A password is rotated under a holder, a waiter and an election: none of them ends, and nothing is opened anew.
+func TestPasswordIsRotated(t *testing.T) {
+	t.Parallel()
+	rawURL, file, admin := fileLogin(t)
+	client := func() *distlock.Client {
+		c, err := distlock.New(connect(t, rawURL), &distlock.Options{TTL: 15 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	one, two := client(), client()
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	holder, err := one.Mutex("m").Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads, led := make(chan struct{}), make(chan error, 1)
+	stop, resign := context.WithCancel(ctx)
+	go func() {
+		led <- one.Election("e").Lead(stop, func(ctx context.Context) error {
+			close(leads)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	}()
+	<-leads
+	waited := make(chan error, 1)
+	go func() {
+		l, err := two.Mutex("m").Lock(ctx)
+		if err == nil {
+			err = l.Unlock(ctx)
+		}
+		waited <- err
+	}()
+	watcher := connect(t, rawURL)
+	until(t, "the waiter is in the queue", func() bool {
+		i, err := watcher.Inspect(ctx, "m")
+		return err == nil && len(i.Waiters) == 1
+	})
+
+	admin.do("ALTER USER "+admin.user+" IDENTIFIED BY 'another'", "KILL USER "+admin.user)
+	until(t, "the login is refused", func() bool {
+		_, err := watcher.Acquire(ctx, request("other", long))
+		if err == nil {
+			return false
+		}
+		if driver.Final(err) || strings.Contains(err.Error(), secret) {
+			t.Fatalf("a refused login: %v", err)
+		}
+		return errors.Is(err, driver.ErrUnsent) && number(err) == errWrongUser
+	})
+	writePassword(t, file, "another")
+	rotated := holder.Deadline()
+	until(t, "the hold is renewed", func() bool { return holder.Deadline().After(rotated) || holder.Err() != nil })
+	select {
+	case err := <-waited:
+		t.Errorf("the waiter ended: %v", err)
+	case err := <-led:
+		t.Errorf("the election ended: %v", err)
+	default:
+	}
+	if err := holder.Unlock(ctx); err != nil {
+		t.Errorf("unlock: %v", err)
+	}
+	if err := <-waited; err != nil {
+		t.Errorf("the waiter: %v", err)
+	}
+	resign()
+	if err := <-led; !errors.Is(err, context.Canceled) {
+		t.Errorf("the election: %v", err)
+	}
+}
+
+// The password's file is named when it is missing at Open, and later.
+func TestPasswordFileIsMissing(t *testing.T) {
+	t.Parallel()
+	rawURL, file, admin := fileLogin(t)
+	b := connect(t, rawURL)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	says(t, rawURL, file)
+	admin.do("KILL USER " + admin.user)
+	until(t, "the file is named", func() bool {
+		_, err := b.Acquire(t.Context(), request("x", long))
+		if err != nil && driver.Final(err) {
+			t.Fatal(err)
+		}
+		return err != nil && strings.Contains(err.Error(), file)
+	})
+}
+
+// A client certificate ends while its successor is in its place: the next connection shows that. Without a successor the
+// error says what has ended.
+func TestCertificateIsRenewedOnDisk(t *testing.T) {
+	t.Parallel()
+	own, err := testcert.Own()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, shown := own.Files(t).Cert, own.Files(t)
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--ssl-ca=" + ca, "--ssl-cert=" + shown.Cert, "--ssl-key=" + shown.Key}})
+	u, err := url.Parse(srv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Exec(t, "CREATE USER certified@'%' IDENTIFIED BY '"+secret+"' REQUIRE X509", "GRANT ALL ON "+u.Path[1:]+".* TO certified@'%'")
+	u.User = url.UserPassword("certified", secret)
+	sign := func(dir string, life time.Duration) (files testcert.Files, ends time.Time) {
+		t.Helper()
+		ends = time.Now().Add(life).Truncate(time.Second)
+		pair, err := own.Sign(func(c *x509.Certificate) { c.NotAfter = ends })
+		if err == nil {
+			files, err = pair.Write(dir)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files, ends
+	}
+	open := func(dir string) (*Backend, testcert.Files, time.Time) {
+		t.Helper()
+		files, ends := sign(dir, 12*time.Second)
+		u.RawQuery = "create=true&tls=true&ca=" + ca + "&cert=" + files.Cert + "&key=" + files.Key
+		return connect(t, u.String()), files, ends
+	}
+	renewed, ended := t.TempDir(), t.TempDir()
+	good, _, _ := open(renewed)
+	bad, files, ends := open(ended)
+	r := request("x", long)
+	take(t, good, r)
+	take(t, bad, request("y", long))
+	sign(renewed, time.Hour)
+	time.Sleep(time.Until(ends.Add(time.Second)))
+	srv.Exec(t, "KILL USER certified")
+	until(t, "the hold is renewed", func() bool {
+		err := good.Renew(t.Context(), []driver.Hold{r.Hold})[0]
+		if errors.Is(err, driver.ErrLost) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	until(t, "the certificate's file and end are named", func() bool {
+		_, err := bad.Acquire(t.Context(), request("z", long))
+		if err != nil && driver.Final(err) {
+			t.Fatal(err)
+		}
+		return err != nil && strings.Contains(err.Error(), files.Cert) && strings.Contains(err.Error(), ends.Format(time.RFC3339))
+	})
+}

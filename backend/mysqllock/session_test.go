@@ -1,0 +1,181 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// others are settings that an administrator makes for all sessions that begin later.
+var others = []string{
+	"autocommit = 0", "completion_type = 'CHAIN'", "sql_mode = 'EMPTY_STRING_IS_NULL'", "sql_select_limit = 1", "sql_safe_updates = 1",
+	"tx_isolation = 'SERIALIZABLE'", "tx_read_only = 1", "lock_wait_timeout = 77", "max_statement_time = 3", "sql_auto_is_null = 1",
+	"character_set_client = latin1", "collation_connection = 'utf16_general_ci'",
+}
+
+// Global settings change while a backend is open, and its connections are replaced. What a call was answered stays true.
+func TestSettingsThatChange(t *testing.T) {
+	t.Parallel()
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
+	db := srv.DB(t, srv.URL())
+	type pair struct {
+		s    Strategy
+		a, b *Backend
+	}
+	var pairs []pair
+	for _, s := range Strategies() {
+		u := srv.Database(t)
+		a := connect(t, u+"?create=true&strategy="+string(s))
+		b, err := New(t.Context(), srv.DB(t, u), &Options{Strategy: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		pairs = append(pairs, pair{s, a, b}, pair{s, b, a})
+	}
+	admin := alone(t, db)
+	for _, setting := range others {
+		admin("SET GLOBAL " + setting)
+	}
+	cut := func() {
+		for _, id := range strings.Fields(srv.Ask(t, "SELECT COALESCE(GROUP_CONCAT(ID SEPARATOR ' '), '') FROM information_schema.PROCESSLIST WHERE USER = 'root' AND ID <> CONNECTION_ID()")) {
+			db.ExecContext(t.Context(), "KILL "+id) // it may have ended
+		}
+	}
+	cut()
+	for i, p := range pairs {
+		r := request(fmt.Sprint("x", i%2), long)
+		if !p.s.leases() {
+			r.TTL = time.Hour // of connections, none of which is cut from now on
+		}
+		first := takeAtLast(t, p.a, r)
+		if p.s.leases() {
+			cut()
+		}
+		if _, err := p.b.Acquire(t.Context(), request(r.Name, long)); err == nil || p.s.leases() && !held(err) {
+			t.Errorf("%s: a rival: %v", p.s, err)
+		}
+		release(t, p.a, r)
+		if next := takeAtLast(t, p.b, request(r.Name, long)); next.Fence <= first.Last() {
+			t.Errorf("%s: fence %d after %d", p.s, next.Fence, first.Last())
+		}
+	}
+}
+
+// alone returns a function that runs statements on one connection.
+func alone(t *testing.T, db *sql.DB) func(string) {
+	t.Helper()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return func(text string) {
+		t.Helper()
+		if _, err := conn.ExecContext(context.Background(), text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+}
+
+// held reports whether another owner holds, or the connection was cut in the very moment.
+func held(err error) bool {
+	return errors.Is(err, driver.ErrHeld) || errors.Is(err, mysql.ErrInvalidConn)
+}
+
+// takeAtLast repeats an attempt whose connection was cut.
+func takeAtLast(t *testing.T, b driver.Backend, r driver.Request) (g driver.Grant) {
+	t.Helper()
+	until(t, "the lock is granted", func() bool {
+		var err error
+		g, err = b.Acquire(t.Context(), r)
+		if err != nil && (driver.Final(err) || errors.Is(err, driver.ErrHeld)) {
+			t.Fatalf("acquire: %v", err)
+		}
+		return err == nil
+	})
+	return g
+}
+
+// While a table is locked, attempts wait in the server no longer than a moment, so that none takes effect long after its
+// caller has gone.
+func TestAttemptsBehindALockedTableEnd(t *testing.T) {
+	t.Parallel()
+	for _, s := range Strategies() {
+		t.Run(string(s), func(t *testing.T) {
+			t.Parallel()
+			url, db := freshDatabase(t, s)
+			b := connect(t, url)
+			r := request("x", long)
+			take(t, b, r)
+			release(t, b, r)
+			admin := alone(t, db)
+			admin("LOCK TABLES " + b.database.opts.Table + " WRITE")
+			defer admin("UNLOCK TABLES")
+			waiting := func() int64 {
+				return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ? AND STATE LIKE 'Waiting for table%'", databaseOf(t, url))
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { _, err := b.Acquire(ctx, request("x", long)); done <- err }()
+			until(t, "the attempt waits", func() bool { return waiting() > 0 || s == ForUpdate && len(done) > 0 })
+			cancel()
+			if err := <-done; err == nil || driver.Final(err) {
+				t.Errorf("an attempt that was given up: %v", err)
+			}
+			until(t, "nothing waits for the table", func() bool { return waiting() == 0 })
+		})
+	}
+}
+
+// A caller's pool gets no connection of ours back, and does not go without one for long.
+func TestPoolIsNotChanged(t *testing.T) {
+	t.Parallel()
+	for _, s := range Strategies() {
+		u, _ := freshDatabase(t, s)
+		pool := rowPool(t, u, session("lock_wait_timeout", "77", "autocommit", "0"))
+		const limit = 4
+		pool.SetMaxOpenConns(limit)
+		b, err := New(t.Context(), pool, &Options{Strategy: s, Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := request("x", long)
+		take(t, b, r)
+		release(t, b, r)
+		if s != Row && s.leases() { // others keep connections
+			wantUntouched(t, pool, limit)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		wantUntouched(t, pool, limit)
+	}
+}
+
+// wantUntouched uses so many connections of a pool at once.
+func wantUntouched(t *testing.T, pool *sql.DB, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	for range n {
+		conn, err := pool.Conn(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		var wait, commits int
+		if err := conn.QueryRowContext(ctx, "SELECT @@lock_wait_timeout, @@autocommit").Scan(&wait, &commits); err != nil || wait != 77 || commits != 0 {
+			t.Errorf("lock_wait_timeout %d, autocommit %d, %v", wait, commits, err)
+		}
+	}
+}
