@@ -139,7 +139,16 @@ func (s *state) enqueue(r driver.Request, c claims.Claim) bool {
 
 // Release ends a hold or a place in the queue. An exclusive hold takes one statement.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
-	return b.wrap("release", h.Name, b.release(ctx, h))
+	return b.wrap("release", h.Name, notFinal(b.release(ctx, h)))
+}
+
+// notFinal makes an answer to a hold's Renew or Release unknown that is final for an attempt: a row that can't be read or
+// written says nothing about the hold.
+func notFinal(err error) error {
+	if errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported) {
+		return errors.New(err.Error())
+	}
+	return err
 }
 
 func (b *Backend) release(ctx context.Context, h driver.Hold) error {

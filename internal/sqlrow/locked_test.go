@@ -106,3 +106,28 @@ func TestNoAnswerIsNoProof(t *testing.T) {
 		t.Errorf("release: %v; want unknown", err)
 	}
 }
+
+// A row that another program spoilt says nothing about a hold: only an attempt is refused for good.
+func TestSpoiltRowIsUnknown(t *testing.T) {
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
+		f := newFake()
+		b := start(t, f)
+		r := asks("x", mode)
+		if err := taking(t, b, r)(); err != nil {
+			t.Fatal(err)
+		}
+		row := f.rows[KeyOf(r.Name)]
+		row.Claims, row.Owner = []byte("{"), ""
+		f.rows[KeyOf(r.Name)] = row
+		unknown := func(what string, err error) {
+			if err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+				t.Errorf("%v: %s: %v; want unknown", mode, what, err)
+			}
+		}
+		unknown("renew", b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+		unknown("release", b.Release(t.Context(), r.Hold))
+		if err := taking(t, b, asks("x", driver.Write))(); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%v: acquire: %v; want ErrInvalid", mode, err)
+		}
+	}
+}

@@ -20,6 +20,11 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 		n.answers = slices.Repeat([]error{err}, len(holds))
 	} else {
 		n.run()
+		for i, err := range n.answers {
+			if n.holds[i].ValidateRenewal() == nil {
+				n.answers[i] = notFinal(err)
+			}
+		}
 	}
 	for i, err := range n.answers {
 		n.answers[i] = b.wrap("renew", holds[i].Name, err)
