@@ -23,11 +23,20 @@ type login struct {
 }
 
 // readLogin reads user and password, and how to use TLS.
-func readLogin(u *url.URL, p *driver.Params, c *mysql.Config) (*login, error) {
+func readLogin(u *url.URL, p *driver.Params, c *mysql.Config, own netaddr.Credentials) (*login, error) {
 	l := &login{host: u.Hostname()}
 	var err error
 	if l.credentials, err = netaddr.Login(u, p); err != nil {
 		err = fmt.Errorf("mysqllock: %w", err)
+	}
+	if own != nil {
+		if _, given := u.User.Password(); given || u.Query().Has("password_file") {
+			err = fmt.Errorf("%w: mysqllock: credentials and a password in the URL: want one of them", driver.ErrInvalid)
+		}
+		l.credentials = func(ctx context.Context) (user, password string, err error) {
+			user, password, err = own(ctx)
+			return cmp.Or(user, u.User.Username()), password, err
+		}
 	}
 	mode := p.Choice("tls", "false", "true", "skip-verify", "preferred")
 	certificates, broken := netaddr.ReadCertificates(p)

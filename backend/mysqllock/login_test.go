@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,4 +192,45 @@ func TestCertificateIsRenewedOnDisk(t *testing.T) {
 		}
 		return err != nil && strings.Contains(err.Error(), files.Cert) && strings.Contains(err.Error(), ends.Format(time.RFC3339))
 	})
+}
+
+// A program's own function is asked at each login.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	user, admin := userOf(t, Row)
+	u, err := url.Parse(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := u.User.Username()
+	u.User = url.User(name)
+	var token atomic.Value
+	token.Store(secret)
+	broken := errors.New("no token today")
+	b, err := OpenAs(t.Context(), u.String(), func(context.Context) (string, string, error) {
+		if token.Load() == "" {
+			return "", "", broken
+		}
+		return "", token.Load().(string), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	r := request("x", long)
+	take(t, b, r)
+	token.Store("")
+	admin.do("ALTER USER "+admin.user+" IDENTIFIED BY 'another'", "KILL USER "+admin.user)
+	until(t, "the function's error is passed on", func() bool {
+		err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]
+		if errors.Is(err, driver.ErrLost) {
+			t.Fatal(err)
+		}
+		return errors.Is(err, broken)
+	})
+	token.Store("another")
+	renews(t, b, r, nil)
+	u.User = url.UserPassword(name, secret)
+	_, err = OpenAs(t.Context(), u.String(), func(context.Context) (string, string, error) { return "", "", nil })
+	wantIs(t, err, driver.ErrInvalid)
 }

@@ -10,10 +10,11 @@ import (
 	"sync"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 )
 
 func init() {
-	driver.Register("mysql", func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+	driver.Register("mysql", func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u, nil) })
 }
 
 // Backend keeps locks in a database. Its methods are safe for concurrent use.
@@ -32,12 +33,17 @@ type Backend struct {
 //
 // The password may stand in the file of the parameter password_file instead, which is read at each login; so are
 // the files of a certificate when they have changed. Other parameters are strategy (row, unique, version, forupdate,
-// session), table, create, onewriter and name, see Options; max_connections, the limit of the pool, by default none for strategies that hold connections, else 32; tls (false, true,
+// session), table, create, onewriter and name, see Options; max_connections, the limit of the pool, by default none for session and forupdate, else 16; tls (false, true,
 // skip-verify, preferred), and for tls=true the files ca, cert and key, and servername; socket; timeout, readTimeout
 // and writeTimeout as durations; and the MySQL driver's connectionAttributes, allowNativePasswords,
 // allowCleartextPasswords and allowFallbackToPlaintext. An error that will not go away is
 // ErrInvalid. No error shows a password.
-func Open(ctx context.Context, rawURL string) (*Backend, error) {
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenAs(ctx, rawURL, nil) }
+
+// OpenAs is Open for a password that changes, such as a token of a cloud. credentials is called at each login, from several
+// goroutines. An empty user means the URL's. An error lets that login fail; it is tried again. A URL with a password is
+// ErrInvalid. A token usually needs the parameters tls=true and allowCleartextPasswords=true.
+func OpenAs(ctx context.Context, rawURL string, credentials func(ctx context.Context) (user, password string, err error)) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -45,12 +51,13 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if u.Scheme != "mysql" {
 		return nil, fmt.Errorf("%w: want a URL such as mysql://user:password@localhost:3306/app", driver.ErrInvalid)
 	}
-	return openURL(ctx, u)
+	return openURL(ctx, u, credentials)
 }
 
-// New uses the caller's pool. Close does not close it, and its limits are not changed. Its
-// driver must be github.com/go-sql-driver/mysql. A pool with a limit needs room for
-// the connections that the strategy holds. nil options mean the defaults. An error that will not go
+// New uses connections of the caller's pool. Close does not close it, and its limits are not changed. Its
+// driver must be github.com/go-sql-driver/mysql. A connection that is taken for locks gets settings of its own, and is
+// closed and not given back, so the pool's settings do not matter and stay. Unused ones are closed as soon as a
+// pool with a limit has no other left. Such a pool needs room for the connections that the strategy holds. nil options mean the defaults. An error that will not go
 // away, such as a missing table, is ErrInvalid.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Backend, error) {
 	if db == nil {
@@ -87,8 +94,8 @@ func (s *database) close() error {
 	return s.db.Close()
 }
 
-func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	config, l, opts, limit, err := readURL(u)
+func openURL(ctx context.Context, u *url.URL, own netaddr.Credentials) (*Backend, error) {
+	config, l, opts, limit, err := readURL(u, own)
 	if err != nil {
 		return nil, err
 	}

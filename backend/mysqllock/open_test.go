@@ -65,7 +65,7 @@ func TestURLsRefused(t *testing.T) {
 		"mysql://h/app?timeout=5":                        "positive duration",
 		"mysql://h/app?tls=yes":                          "one of false, true, skip-verify, preferred",
 		"mysql://h/app?ca=/x.pem":                        "tls=true",
-		"mysql://h/app?tls=true&ca=/none.pem":            "PEM",
+		"mysql://h/app?tls=true&ca=/none.pem":            "none.pem",
 		"mysql://h/app?socket=/run/mysqld/mysqld.sock":   "a host or a socket",
 		"mysql://u:" + secret + "/x@h/app":               "%-encoded",
 		"mysql://u:" + secret + "?x@h/app":               "%-encoded",

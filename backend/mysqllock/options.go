@@ -152,19 +152,19 @@ func quoted(table string) string { return sqlname.Quote(table, true) }
 // dialTimeout bounds the opening of a connection, as does the caller's context.
 const dialTimeout = 5 * time.Second
 
-// leaseConns is how many connections the pool of a strategy that keeps leases has at most. They are enough for tens of thousands
+// leaseConns is how many connections the pool of a strategy that keeps leases has at most. They are enough for thousands
 // of calls a second; more would pile up in the server while a table is locked.
-const leaseConns = 32
+const leaseConns = maxIdle
 
 // mostConns is the greatest max_connections: no server can have more.
 const mostConns = 100_000
 
 // readURL returns the driver's configuration, how to log in, the options, and the limit of connections; 0 means no
 // limit.
-func readURL(u *url.URL) (config *mysql.Config, l *login, opts *Options, limit int, err error) {
+func readURL(u *url.URL, own netaddr.Credentials) (config *mysql.Config, l *login, opts *Options, limit int, err error) {
 	p := driver.NewParams(u)
 	config = readConfig(p)
-	l, err = readLogin(u, p, config)
+	l, err = readLogin(u, p, config, own)
 	errs := []error{err}
 	opts = &Options{Strategy: Strategy(p.Choice("strategy", strategyNames()...)), Table: p.String("table", ""), Create: p.Bool("create", false),
 		OneWriter: p.Bool("onewriter", false), Name: p.String("name", "")}

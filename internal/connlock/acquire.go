@@ -80,8 +80,18 @@ func (b *Backend) attemptOn(ctx context.Context, c *lockConn, l Lock, r driver.R
 			return 0, err
 		}
 	}
+	return number, b.grant(h, r)
+}
+
+// grant looks at the connection once more: since its last answer the server may have ended it, and granted the lock to a
+// successor.
+func (b *Backend) grant(h *connHold, r driver.Request) error {
+	h.conn.loseIfDead()
+	if !b.isCurrent(h) {
+		return errGone
+	}
 	h.setOnLost(r.OnLost)
-	return number, nil
+	return nil
 }
 
 // tryLock tries to take a lock on a connection. The number is 0 if it is not written yet.
@@ -155,7 +165,7 @@ func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Req
 		number, err = b.writeNumber(ctx, h, l)
 	}
 	if err == nil {
-		h.setOnLost(r.OnLost)
+		err = b.grant(h, r)
 	}
 	return number, err
 }

@@ -313,3 +313,19 @@ func TestStaleHoldLeavesItsSuccessor(t *testing.T) {
 		})
 	}
 }
+
+// A connection ends between its last answer and the grant. A successor may hold by then, so nothing is granted.
+func TestNoGrantOnAnEndedConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f, onePerConn)
+		f.confirmed = func() { f.set(func() { f.down = true }) }
+		r := request("lock")
+		if g, err := b.Acquire(t.Context(), r); err == nil || lock.Final(err) || errors.Is(err, lock.ErrHeld) {
+			t.Errorf("%+v, %v; want unknown", g, err)
+		}
+		f.confirmed = nil
+		f.set(func() { f.down = false })
+		take(t, b, r)
+	})
+}

@@ -42,6 +42,7 @@ type fakeServer struct {
 	silentConn string        // the id of a connection whose TryLock gets no answer
 	lease      time.Duration // the last one
 	confirm    error         // the result of Confirm
+	confirmed  func()        // called after it; may be nil
 }
 
 // newFake returns a backend on a fake server. Changes of the Config are optional.
@@ -274,7 +275,12 @@ func (c *fakeConn) Number(ctx context.Context, _ Lock) (uint64, error) {
 	return c.f.next(), nil
 }
 
-func (c *fakeConn) Confirm(context.Context, Lock) error { return c.f.confirm }
+func (c *fakeConn) Confirm(context.Context, Lock) error {
+	if c.f.confirmed != nil {
+		defer c.f.confirmed()
+	}
+	return c.f.confirm
+}
 
 func (c *fakeConn) Unlock(_ context.Context, l Lock) error {
 	if err := c.f.answer(); err != nil {
