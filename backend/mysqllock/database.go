@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -260,6 +261,19 @@ func (s *database) checkStrategy(ctx context.Context) error {
 
 // clockSQL is the server's clock in µs since 1970, as of the statement's start.
 const clockSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+
+// writable is a table with one row, and with none on a read-only server: a replica, to which a proxy may send what only
+// reads, does not know the latest changes, and its clock is another one.
+const writable = "(SELECT 1 AS one FROM DUAL WHERE CONCAT(@@read_only) IN ('0', 'OFF'))"
+
+// answered returns the error of a query that selects the clock from writable.
+func answered(rows *sql.Rows, now int64) error {
+	err := rows.Err()
+	if err == nil && now == 0 {
+		err = errors.New("a read-only server has answered, which may not know the latest changes: the connections must be to the primary")
+	}
+	return err
+}
 
 // longerSQL returns the end of a hold that lasts for ttl, in µs, from the statement's start on, and no shorter than
 // before. The insert id becomes the end that ttl alone leads to.

@@ -106,7 +106,7 @@ func (d *leaseDialect) column(name, instead string) string {
 func (d *leaseDialect) readTemplate(version, number, granted, owner, join string) string {
 	return "SELECT " + clockSQL + ", t.name, " + version + ", " + number + ", " + granted + ", " + owner + ", " +
 		d.column("since", "0") + ", t.expires, " + d.column("meta", "''") +
-		" FROM (SELECT 1) one LEFT JOIN " + d.table + " t ON t.name IN ({names})" + join
+		" FROM " + writable + " o LEFT JOIN " + d.table + " t ON t.name IN ({names})" + join
 }
 
 // fill writes values into a template: pairs of placeholders and values.
@@ -196,7 +196,7 @@ func (d *leaseDialect) Read(ctx context.Context, names []string) (now int64, fou
 		r.Owner, r.Granted, r.Since, r.Until = owner.String, max(granted.Int64, 1), since.Int64, until.Int64
 		found = append(found, r)
 	}
-	return now, found, rows.Err()
+	return now, found, answered(rows, now)
 }
 
 // Mark does nothing: there are no waiters.

@@ -202,7 +202,7 @@ func (d *rowDialect) Read(ctx context.Context, names []string) (now int64, found
 			found = append(found, r)
 		}
 	}
-	return now, found, rows.Err()
+	return now, found, answered(rows, now)
 }
 
 // scanRow reads the clock, and the row beside it if there is one.
@@ -309,7 +309,7 @@ until = {longer}, number = GREATEST(number, ?),
 address = ?, rev = rev + 1`
 
 // sqlRead also selects the clock, which is needed even if no row is found.
-const sqlRead = `SELECT {now}, {columns} FROM (SELECT 1 AS one) o LEFT JOIN {table} l ON l.k IN ({keys})`
+const sqlRead = `SELECT {now}, {columns} FROM ` + writable + ` o LEFT JOIN {table} l ON l.k IN ({keys})`
 
 const sqlInsert = `INSERT IGNORE INTO {table} ({columns}) SELECT ?, ?, 1, 0, {?} FROM (SELECT 1) one WHERE {now} BETWEEN ? AND ?`
 

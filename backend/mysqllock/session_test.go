@@ -3,9 +3,11 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,4 +180,59 @@ func wantUntouched(t *testing.T, pool *sql.DB, n int) {
 			t.Errorf("lock_wait_timeout %d, autocommit %d, %v", wait, commits, err)
 		}
 	}
+}
+
+// turning is a connector that can change its mind.
+type turning struct {
+	sqldriver.Connector
+	to atomic.Pointer[sqldriver.Connector]
+}
+
+func (c *turning) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	return (*c.to.Load()).Connect(ctx)
+}
+
+// A proxy begins to send what only reads to a replica, which has another clock, and rows that do not change any more. A
+// free lock is not held for ever by somebody then: the error says what is wrong.
+func TestAReplicaIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	one, other := testserver.SharedMariaDB(t), testserver.MariaDB(t, testserver.MariaDBOptions{})
+	for _, s := range []Strategy{Row, Version} {
+		primary, replica := one.Database(t), other.Database(t)
+		connect(t, primary+"?create=true&strategy="+string(s))
+		stale := connect(t, replica+"?create=true&strategy="+string(s))
+		r := request("x", long)
+		take(t, stale, r)
+		writer, reader := connectorTo(t, primary), connectorTo(t, replica)
+		split := &turning{}
+		split.to.Store(&writer)
+		pool := sql.OpenDB(&splitter{writer, split, new(time.Duration)})
+		t.Cleanup(func() { pool.Close() })
+		b, err := New(t.Context(), pool, &Options{Strategy: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		split.to.Store(&reader)
+		other.Exec(t, "SET GLOBAL read_only = 1")
+		b.database.lent.dropUnused()
+		_, err = b.Acquire(t.Context(), request("x", long))
+		if err == nil || driver.Final(err) || errors.Is(err, driver.ErrHeld) || !strings.Contains(err.Error(), "read-only server has answered") {
+			t.Errorf("%s: %v", s, err)
+		}
+		other.Exec(t, "SET GLOBAL read_only = 0")
+	}
+}
+
+func connectorTo(t *testing.T, rawURL string) sqldriver.Connector {
+	t.Helper()
+	c, err := mysql.ParseDSN(testserver.MariaDBSource(rawURL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := mysql.NewConnector(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
 }
