@@ -22,7 +22,7 @@
 //
 // # Sessions
 //
-// With Row, UniqueIndex and Version each statement commits by itself. Settings of a session, such as
-// time_zone or the isolation level, make no difference. New and Open refuse those that would:
-// autocommit=0, EMPTY_STRING_IS_NULL and read-only transactions.
+// With Row, UniqueIndex and Version each statement commits by itself. Settings of the server, of a DSN and of a
+// program's own pool make no difference: each connection that decides about locks is set by one statement when
+// it is opened, also if it is taken out of another pool.
 package mysqllock
