@@ -30,9 +30,6 @@ func readLogin(u *url.URL, p *driver.Params, c *mysql.Config, own netaddr.Creden
 		err = fmt.Errorf("mysqllock: %w", err)
 	}
 	if own != nil {
-		if _, given := u.User.Password(); given || u.Query().Has("password_file") {
-			err = fmt.Errorf("%w: mysqllock: credentials and a password in the URL: want one of them", driver.ErrInvalid)
-		}
 		l.credentials = func(ctx context.Context) (user, password string, err error) {
 			user, password, err = own(ctx)
 			return cmp.Or(user, u.User.Username()), password, err

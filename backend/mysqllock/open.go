@@ -31,19 +31,29 @@ type Backend struct {
 //	mysql://user:password@db.example.com/app?tls=true&ca=/etc/ssl/db.pem
 //	mysql://user@/app?socket=/run/mysqld/mysqld.sock&strategy=session
 //
-// The password may stand in the file of the parameter password_file instead, which is read at each login; so are
-// the files of a certificate when they have changed. Other parameters are strategy (row, unique, version, forupdate,
-// session), table, create, onewriter and name, see Options; max_connections, the limit of the pool, by default none for session and forupdate, else 16; tls (false, true,
-// skip-verify, preferred), and for tls=true the files ca, cert and key, and servername; socket; timeout, readTimeout
-// and writeTimeout as durations; and the MySQL driver's connectionAttributes, allowNativePasswords,
-// allowCleartextPasswords and allowFallbackToPlaintext. An error that will not go away is
+// The password may stand in the file of the parameter password_file instead, which is read at each login; so are the
+// files of a certificate when they have changed. Other parameters are strategy (row, unique, version, forupdate,
+// session), table, create, onewriter and name, see Options; max_connections, the limit of the pool, by default none for
+// session and forupdate, else 16; tls (false, true, skip-verify, preferred), and for tls=true the files ca, cert and key,
+// and servername; socket; timeout, readTimeout and writeTimeout as durations; and the MySQL driver's connectionAttributes,
+// allowNativePasswords, allowCleartextPasswords and allowFallbackToPlaintext. An error that will not go away is
 // ErrInvalid. No error shows a password.
-func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenAs(ctx, rawURL, nil) }
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
 
-// OpenAs is Open for a password that changes, such as a token of a cloud. credentials is called at each login, from several
-// goroutines. An empty user means the URL's. An error lets that login fail; it is tried again. A URL with a password is
-// ErrInvalid. A token usually needs the parameters tls=true and allowCleartextPasswords=true.
-func OpenAs(ctx context.Context, rawURL string, credentials func(ctx context.Context) (user, password string, err error)) (*Backend, error) {
+// OpenOptions are what a URL can't say.
+type OpenOptions struct {
+	// Credentials, if not nil, returns the user and the password of a login, in place of the URL's: for the tokens of a
+	// cloud, or Vault. An empty user means the URL's. It is called for each connection, from several goroutines. If it
+	// returns an error that login fails, and is tried again. Tokens usually need the parameters tls=true and
+	// allowCleartextPasswords=true.
+	Credentials func(ctx context.Context) (user, password string, err error)
+}
+
+// OpenWith is Open with options; nil means none.
+func OpenWith(ctx context.Context, rawURL string, opts *OpenOptions) (*Backend, error) {
+	if opts == nil {
+		opts = &OpenOptions{}
+	}
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -51,7 +61,7 @@ func OpenAs(ctx context.Context, rawURL string, credentials func(ctx context.Con
 	if u.Scheme != "mysql" {
 		return nil, fmt.Errorf("%w: want a URL such as mysql://user:password@localhost:3306/app", driver.ErrInvalid)
 	}
-	return openURL(ctx, u, credentials)
+	return openURL(ctx, u, opts.Credentials)
 }
 
 // New uses connections of the caller's pool. Close does not close it, and its limits are not changed. Its

@@ -143,7 +143,7 @@ func (l *lent) BeginTx(ctx context.Context, o sqldriver.TxOptions) (sqldriver.Tx
 	if c, ok := l.Conn.(sqldriver.ConnBeginTx); ok {
 		return c.BeginTx(ctx, o)
 	}
-	return l.Conn.Begin() //nolint:staticcheck // what an old driver has
+	return nil, errors.New("the pool's driver has no transactions with a context")
 }
 
 func (l *lent) CheckNamedValue(v *sqldriver.NamedValue) error {
