@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -77,7 +78,7 @@ func (l *login) explain(err error) error {
 	case l.certificates == nil || hint != "":
 	case number(err) == errWrongUser && len(l.certificates.Config().Certificates) == 0:
 		hint = "; does the user need a client certificate: parameters cert and key?"
-	case errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, sqldriver.ErrBadConn):
+	case errors.Is(err, mysql.ErrInvalidConn), strings.HasSuffix(err.Error(), "bad connection"): // the driver has an error of its own beside ErrBadConn
 		hint = "; does the server want a client certificate, or another one: parameters cert and key?"
 	}
 	if hint == "" {
