@@ -20,6 +20,7 @@ const busyRetry = 5 * time.Millisecond
 // Otherwise the row is read, and written if that changes it.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := b.acquire(ctx, r)
+	b.late.note(r.Owner, err)
 	if err == nil {
 		b.notifier.Address(r.TTL) // keeps the address that the row has now
 	}
@@ -139,7 +140,7 @@ func (s *state) enqueue(r driver.Request, c claims.Claim) bool {
 
 // Release ends a hold or a place in the queue. An exclusive hold takes one statement.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
-	return b.wrap("release", h.Name, notFinal(b.release(ctx, h)))
+	return b.wrap("release", h.Name, b.late.released(h.Owner, notFinal(b.release(ctx, h))))
 }
 
 // notFinal makes an answer to a hold's Renew or Release unknown that is final for an attempt: a row that can't be read or

@@ -50,6 +50,7 @@ type Backend struct {
 	changing wait.KeyedMutex[Key]
 	watchers watcherSet
 	meta     metajson.Cache
+	late     lateAttempts
 	rowWaits chan struct{} // has an entry for each renewal that waits for a row
 
 	ctx    context.Context // ends with the backend

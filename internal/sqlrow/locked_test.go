@@ -131,3 +131,37 @@ func TestSpoiltRowIsUnknown(t *testing.T) {
 		}
 	}
 }
+
+// A release overtakes an attempt that got no answer. It is no fact that the owner has nothing, until the attempt can't take
+// effect any more.
+func TestReleaseOvertakesAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		b := start(t, f)
+		first := asks("x", driver.Exclusive)
+		if err := taking(t, b, first)(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Release(t.Context(), first.Hold); err != nil {
+			t.Fatal(err)
+		}
+		r := asks("x", driver.Exclusive)
+		f.before = func(what string) error {
+			if what == "take" {
+				return errors.New("no answer")
+			}
+			return nil
+		}
+		if err := taking(t, b, r)(); err == nil {
+			t.Fatal("granted")
+		}
+		f.before = nil
+		if err := b.Release(t.Context(), r.Hold); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+			t.Errorf("at once: %v; want unknown", err)
+		}
+		time.Sleep(2 * lateTime)
+		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("later: %v; want ErrLost", err)
+		}
+	})
+}

@@ -1,0 +1,51 @@
+package sqlrow
+
+import (
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// lateTime is how long a statement may be under way in the server after its caller has gone: it waits for a table and for
+// rows that others have locked.
+const lateTime = 3 * time.Second
+
+// errLate is the answer to a release that found nothing too early to be sure.
+var errLate = errors.New("nothing is held, but an attempt of this owner that got no answer may still be under way in the server")
+
+// lateAttempts has the owners whose last attempt got no answer, for as long as it may take effect. Such an owner's release
+// that finds nothing may have overtaken the attempt, so it is unknown, and is repeated.
+type lateAttempts struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+// note notes the error of an owner's attempt.
+func (l *lateAttempts) note(owner string, err error) {
+	if err == nil || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.until, func(_ string, until time.Time) bool { return time.Now().After(until) })
+	if l.until == nil {
+		l.until = map[string]time.Time{}
+	}
+	l.until[owner] = time.Now().Add(lateTime)
+}
+
+// released returns the answer to an owner's release.
+func (l *lateAttempts) released(owner string, err error) error {
+	if !errors.Is(err, driver.ErrLost) {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Now().Before(l.until[owner]) {
+		return errLate
+	}
+	return err
+}
