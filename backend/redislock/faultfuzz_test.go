@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -10,9 +11,10 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/redis/go-redis/v9"
 )
 
-func lossyRedis(t *testing.T, change func(driver.Backend) driver.Backend) faultfuzz.Case {
+func lossyRedis(t *testing.T, change func(driver.Backend, *redis.Client) driver.Backend) faultfuzz.Case {
 	return faultfuzz.Case{
 		Servers: []string{testserver.SharedRedis(t).Addr()},
 		Text:    "late:",
@@ -22,27 +24,45 @@ func lossyRedis(t *testing.T, change func(driver.Backend) driver.Backend) faultf
 			if err != nil {
 				return nil, err
 			}
-			return change(b), nil
+			c := redis.NewClient(&redis.Options{Addr: addrs[0], MaxRetries: -1})
+			return client{change(b, c), c}, nil
 		},
 	}
 }
 
+// client is a backend that closes a client too.
+type client struct {
+	driver.Backend
+	c *redis.Client
+}
+
+func (b client) Close() error { return errors.Join(b.Backend.Close(), b.c.Close()) }
+
 // setter is a backend whose renewals set a life, also to less than was left.
-type setter struct{ driver.Backend }
+type setter struct {
+	driver.Backend
+	c *redis.Client
+}
+
+var setLife = redis.NewScript(`
+local held = string.find(redis.call('GET', KEYS[1]) or '', ARGV[1], 1, true) == 1
+return held and redis.call('PEXPIRE', KEYS[1], ARGV[2]) or 0`)
 
 func (b setter) Renew(ctx context.Context, holds []driver.Hold) []error {
-	var all []driver.Hold
-	for _, h := range holds {
-		h.Shorten = true
-		all = append(all, h)
+	errs := make([]error, len(holds))
+	for i, h := range holds {
+		n, err := setLife.Run(ctx, b.c, []string{h.Name}, h.Owner, h.TTL.Milliseconds()).Int()
+		if errs[i] = err; err == nil && n == 0 {
+			errs[i] = driver.ErrLost
+		}
 	}
-	return b.Backend.Renew(ctx, all)
+	return errs
 }
 
 // rememberer never renews for less than is left, as far as it knows itself: its server
 // knows nothing of that, so that only a late renewal does harm.
 type rememberer struct {
-	driver.Backend
+	setter
 	mu   sync.Mutex
 	ends map[string]time.Time
 }
@@ -61,12 +81,12 @@ func (b *rememberer) Renew(ctx context.Context, holds []driver.Hold) []error {
 	b.mu.Lock()
 	for _, h := range holds {
 		now := time.Now()
-		h.TTL, h.Shorten = max(h.TTL, b.ends[h.Owner].Sub(now)+time.Millisecond), true
+		h.TTL = max(h.TTL, b.ends[h.Owner].Sub(now)+time.Millisecond)
 		b.ends[h.Owner] = now.Add(h.TTL)
 		all = append(all, h)
 	}
 	b.mu.Unlock()
-	return b.Backend.Renew(ctx, all)
+	return b.setter.Renew(ctx, all)
 }
 
 // yes says that everything is renewed, though it may be lost.
@@ -98,11 +118,11 @@ func (b old) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error
 
 // The test with late requests catches mutants.
 func TestMistakesAreCaught(t *testing.T) {
-	for name, change := range map[string]func(driver.Backend) driver.Backend{
-		"a renewal sets a life":                 func(b driver.Backend) driver.Backend { return setter{b} },
-		"a renewal without an answer is a yes":  func(b driver.Backend) driver.Backend { return yes{b} },
-		"a release that found nothing is a yes": func(b driver.Backend) driver.Backend { return content{b} },
-		"fences do not increase":                func(b driver.Backend) driver.Backend { return old{b} },
+	for name, change := range map[string]func(driver.Backend, *redis.Client) driver.Backend{
+		"a renewal sets a life":                 func(b driver.Backend, c *redis.Client) driver.Backend { return setter{b, c} },
+		"a renewal without an answer is a yes":  func(b driver.Backend, _ *redis.Client) driver.Backend { return yes{b} },
+		"a release that found nothing is a yes": func(b driver.Backend, _ *redis.Client) driver.Backend { return content{b} },
+		"fences do not increase":                func(b driver.Backend, _ *redis.Client) driver.Backend { return old{b} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,12 +133,12 @@ func TestMistakesAreCaught(t *testing.T) {
 
 // The same for a mistake that needs the rarest order of events.
 func TestLongMistakesAreCaught(t *testing.T) {
-	mustBeCaught(t, func(b driver.Backend) driver.Backend { // a late renewal sets a life
-		return &rememberer{Backend: b, ends: map[string]time.Time{}}
+	mustBeCaught(t, func(b driver.Backend, c *redis.Client) driver.Backend { // a late renewal sets a life
+		return &rememberer{setter: setter{b, c}, ends: map[string]time.Time{}}
 	})
 }
 
-func mustBeCaught(t *testing.T, change func(driver.Backend) driver.Backend) {
+func mustBeCaught(t *testing.T, change func(driver.Backend, *redis.Client) driver.Backend) {
 	t.Helper()
 	r := faultfuzz.Play(t, lossyRedis(t, change), 1, 100_000, 2*time.Second)
 	if len(r.Faults) == 0 {

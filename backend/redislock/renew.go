@@ -22,15 +22,6 @@ const maxFloor = 1<<63 - 1<<40
 // of the others.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
-	for _, h := range holds {
-		if !h.Shorten {
-			continue
-		}
-		// It ends the hold, as a release does.
-		if err := b.abandoned.wait(ctx, h.Owner); err != nil {
-			return slices.Repeat([]error{err}, len(holds))
-		}
-	}
 	renew := func(x renewBatch) {
 		for k, err := range b.storage.renew(ctx, x) {
 			if err != nil && !errors.Is(err, driver.ErrLost) {
@@ -118,21 +109,12 @@ func (s *store) renewCall(x renewBatch) call {
 	}
 	c := newCall(keys)
 	for _, h := range x.holds {
-		c.add(x.recipe.renewalField(h.Owner), lifeArg(h))
+		c.add(x.recipe.renewalField(h.Owner), millis(h.TTL))
 	}
 	if x.floor > 0 {
 		c.add(s.layout.floorID(x.floor))
 	}
 	return c
-}
-
-// lifeArg returns a hold's TTL as the scripts that renew read it: negative if the life may
-// become shorter.
-func lifeArg(h driver.Hold) string {
-	if h.Shorten {
-		return "-" + millis(h.TTL)
-	}
-	return millis(h.TTL)
 }
 
 // renewals reads the reply for a batch: a 0 for each hold that is lost. With err, it is

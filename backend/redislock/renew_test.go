@@ -206,28 +206,6 @@ func TestLateDowngradeShortensNothing(t *testing.T) {
 	})
 }
 
-// A renewal with Shorten sets all that is kept of a hold.
-func TestShortenSetsEachLife(t *testing.T) {
-	srv := testserver.SharedRedis(t)
-	c := raw(t, srv.Addr())
-	eachLayout(t, func(t *testing.T, layout Layout) {
-		b := openOwn(t, srv.Addr(), Options{Layout: layout})
-		for _, mode := range allModes {
-			r := request("", mode)
-			acquire(t, b, r)
-			last := r.Hold
-			last.TTL, last.Shorten = 10*time.Second, true
-			renewed(t, b, last)
-			if left := endOf(t, c, r).Sub(c.Time(t.Context()).Val()); left > last.TTL+10*time.Millisecond {
-				t.Errorf("%v: ends in %v, want %v", mode, left, last.TTL)
-			}
-			if left := c.PTTL(t.Context(), holdKey(r.Name, r.Owner)).Val(); left > last.TTL {
-				t.Errorf("%v: the note ends in %v, want %v", mode, left, last.TTL)
-			}
-		}
-	})
-}
-
 func renewed(t *testing.T, b *Backend, h driver.Hold) {
 	t.Helper()
 	if err := b.Renew(t.Context(), []driver.Hold{h})[0]; err != nil {

@@ -160,10 +160,7 @@ func (p scriptless) renew(ctx context.Context, x renewBatch) []error {
 
 func (p scriptless) renewOne(ctx context.Context, h driver.Hold) error {
 	_, err := p.change(ctx, h, func(left int64) [][]string {
-		life := ceilMillis(h.TTL)
-		if !h.Shorten {
-			life = max(life, left) // a renewal may arrive late
-		}
+		life := max(ceilMillis(h.TTL), left) // a renewal may arrive late
 		writes := [][]string{{"PEXPIRE", p.prefix + h.Name, strconv.FormatInt(life, 10)}}
 		if h.Floor >= p.layout.span {
 			writes = append(writes, p.xadd(h.Name, p.layout.floorID(h.Floor)))

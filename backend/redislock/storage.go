@@ -266,7 +266,7 @@ func addReadWrite(l *layout, fences string) {
 	}
 	read := *write
 	read.acquire = compose(fences, "hold", "foreign", "publish", "read_take")
-	read.renew = compose(fences, "ask", "lost", "keep", "readers", "read_keep")
+	read.renew = compose(fences, "ask", "lost", "keep", "read_keep")
 	read.renewalOf, read.renewalKeys, read.span = nil, 3, 1
 	read.acquireArgs = func(name string, _ driver.Request) []string { return []string{rwChannel(name)} }
 	l.recipes[driver.Write], l.recipes[driver.Read] = write, &read

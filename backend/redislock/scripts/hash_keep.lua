@@ -1,8 +1,8 @@
 -- RLock, and the writer of RReadWriteLock. KEYS: name and hold of each.
-return batch(function(at, field, ttl, exact)
+return batch(function(at, field, ttl)
   if ask('HEXISTS', KEYS[at], field) ~= 1 then
     return false
   end
-  lengthen(KEYS[at + 1], ttl, exact)
-  return lengthen(KEYS[at], ttl, exact)
+  lengthen(KEYS[at + 1], ttl)
+  return lengthen(KEYS[at], ttl)
 end)

@@ -1,19 +1,13 @@
 -- Renews a batch. KEYS: the same number for each hold, then the fence counter if there is a
--- floor. ARGV: field and TTL of each hold, then the floor; a TTL below zero is the exact
--- life that the hold gets. keep(at, field, ttl, exact) renews one hold, whose first key is
--- KEYS[at]. The answer has a 1 or 0 for each.
+-- floor. ARGV: field and TTL of each hold, then the floor. keep(at, field, ttl) renews one hold,
+-- whose first key is KEYS[at]. The answer has a 1 or 0 for each.
 local function batch(keep)
   local floor = #ARGV % 2
   local holds = (#ARGV - floor) / 2
   local each = (#KEYS - floor) / holds
   local held = {}
   for i = 1, holds do
-    local ttl = ARGV[2 * i]
-    local exact = string.byte(ttl) == 45 -- a minus
-    if exact then
-      ttl = string.sub(ttl, 2)
-    end
-    held[i] = keep((i - 1) * each + 1, ARGV[2 * i - 1], ttl, exact) and 1 or lost(KEYS[1])
+    held[i] = keep((i - 1) * each + 1, ARGV[2 * i - 1], ARGV[2 * i]) and 1 or lost(KEYS[1])
   end
   if floor == 1 and held[1] == 1 then
     raise(KEYS[#KEYS], ARGV[#ARGV])
@@ -24,14 +18,11 @@ end
 -- gt says that PEXPIRE has GT: that came with Redis 7.0, as the number of the version did.
 local call, gt = redis.call, redis.REDIS_VERSION_NUM
 
--- lengthen lets a key live for at least ttl, or exactly so long, and reports whether the key
--- exists. A renewal may arrive late, after one for longer, and must not shorten the life.
+-- lengthen lets a key live for at least ttl, and reports whether the key exists. A renewal may
+-- arrive late, after one for longer, and must not shorten the life.
 -- It is a write in any case, because a replica shows itself by refusing to write, and WAIT
 -- waits for nothing behind a command that changed nothing.
-local function lengthen(key, ttl, exact)
-  if exact then
-    return call('PEXPIRE', key, ttl) == 1
-  end
+local function lengthen(key, ttl)
   if gt and call('PEXPIRE', key, ttl, 'GT') == 1 then
     return true
   end

@@ -15,17 +15,3 @@ local function life(name, base)
   end
   return longest
 end
-
--- The lock lives as long as its longest reader. A reader that shortened its hold may have
--- been the longest; with many readers it isn't worth asking all of them each time, but often enough
--- for most of the fields to be of living ones.
-local function shorten(name, base, ttl)
-  if redis.call('PTTL', name) > tonumber(ttl) then
-    local fields = redis.call('HLEN', name)
-    if fields > 32 and bit.band(fields, fields - 1) ~= 0 then
-      return
-    end
-    ttl = math.max(ttl, life(name, base))
-  end
-  redis.call('PEXPIRE', name, ttl)
-end
