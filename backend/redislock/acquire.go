@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/unsent"
 )
 
 // Acquire makes one attempt, in one round trip.
@@ -23,11 +23,13 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	g, err := b.storage.acquire(ctx, rec, r)
 	switch {
 	case err == nil || errors.Is(err, driver.ErrHeld):
+		b.markWorks()
 		b.releases.retried(r.Owner)
 		return g, err
 	default:
+		// Nobody would see a wrong password of a new client if Lock just waited.
 		b.abandoned.add(r.Owner, err)
-		return driver.Grant{}, b.fail("acquire", r.Name, err)
+		return driver.Grant{}, b.fail("acquire", r.Name, redisconn.Final(err, b.works.Load()))
 	}
 }
 
@@ -35,7 +37,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 func (s scripted) acquire(ctx context.Context, rec *recipe, r driver.Request) (driver.Grant, error) {
 	reply, err := s.run(ctx, rec.acquire, s.acquireCall(rec, r))
 	if err != nil {
-		return driver.Grant{}, s.nameData(r.Name, unsent.Mark(err))
+		return driver.Grant{}, s.faultOf(r.Name, notTaken(err))
 	}
 	return s.outcome(ctx, rec, r, reply)
 }

@@ -21,6 +21,7 @@ type Backend struct {
 	caps          driver.Caps
 	subscriptions *redisconn.Subscriptions
 	releases      *releaseNotifier
+	works         atomic.Bool // an attempt was answered, or Open has tried the server
 	closed        atomic.Bool
 	once          sync.Once
 }
@@ -71,6 +72,12 @@ func (b *Backend) fail(op, name string, err error) error {
 		return fmt.Errorf("redislock: %s %s: closed meanwhile: %w", op, driver.Quote(name), err)
 	}
 	return fmt.Errorf("redislock: %s %s: %w", op, driver.Quote(name), err)
+}
+
+func (b *Backend) markWorks() {
+	if !b.works.Load() { // all goroutines would write the same word otherwise
+		b.works.Store(true)
+	}
 }
 
 // checkName refuses names whose keys a cluster has in several slots, and names whose keys may be

@@ -30,7 +30,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	n := b.prefix + name
 	s, err := b.storage.readKey(ctx, n)
 	if err != nil {
-		return driver.Info{}, b.fail("inspect", name, err)
+		return driver.Info{}, b.fail("inspect", name, b.faultOf(name, err))
 	}
 	if !b.layout.isLock(s) {
 		return driver.Info{}, b.fail("inspect", name, b.noLock(name, "a "+s.kind))
@@ -164,7 +164,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 	servers, err := b.client.All(ctx)
 	if err != nil {
-		return fmt.Errorf("redislock: list: %w", explain(err))
+		return fmt.Errorf("redislock: list: %w", redisconn.Explain(err))
 	}
 	shown := map[string]bool{}
 	show := func(key string) bool {
@@ -232,7 +232,7 @@ func (b *Backend) listServer(ctx context.Context, s redisconn.Server, prefix str
 // names returns the names that a scan finds on a page.
 func (b *Backend) names(ctx context.Context, p *keyScan, page redisconn.Answer) (names []string, err error) {
 	if page.Err != nil {
-		return nil, explain(page.Err)
+		return nil, redisconn.Explain(page.Err)
 	}
 	list, ok := page.Reply.([]any)
 	if !ok || len(list) != 2 {
@@ -394,14 +394,4 @@ func noToken(left int64) string {
 func (s *store) noLock(name, data string) error {
 	return fmt.Errorf("%w: the key %s holds %s: this is other data, or a lock in an unknown form; use another name, or keep locks apart from other data by a prefix, such as ?prefix=locks: in the URL, or Options.Prefix",
 		driver.ErrInvalid, driver.Quote(s.prefix+name), data)
-}
-
-// nameData puts the key into a script's answer about other data.
-func (s *store) nameData(name string, err error) error {
-	re, is := redisconn.AsReply(err)
-	if !is || !re.HasCode("NOLOCK") {
-		return err
-	}
-	_, data, _ := strings.Cut(redisconn.WithoutScript(re.Text), "NOLOCK ")
-	return s.noLock(name, data)
 }

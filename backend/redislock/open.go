@@ -71,7 +71,10 @@ func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, err
 	if err == nil {
 		err = b.replicas.ready(ctx, c)
 	}
-	return b, explain(err)
+	if err == nil {
+		b.markWorks()
+	}
+	return b, redisconn.Final(redisconn.Explain(err), false)
 }
 
 // explainOpen puts the network's error into words for people.

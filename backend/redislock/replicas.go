@@ -8,7 +8,6 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/unsent"
 )
 
 func (r replicas) command() []string {
@@ -18,7 +17,7 @@ func (r replicas) command() []string {
 // check reads WAIT's answer.
 func (r replicas) check(a redisconn.Answer) error {
 	if a.Err != nil {
-		return fmt.Errorf("asking the replicas: %w", explain(a.Err))
+		return fmt.Errorf("asking the replicas: %w", redisconn.Explain(a.Err))
 	}
 	if have := integer(a.Reply); have < int64(r.need) {
 		// This is no fact about the lock: a failover may keep or lose it.
@@ -50,7 +49,7 @@ type acknowledged struct{ scripted }
 func (s acknowledged) acquire(ctx context.Context, rec *recipe, r driver.Request) (driver.Grant, error) {
 	reply, missing, err := s.runAcked(ctx, rec.acquire, s.acquireCall(rec, r))
 	if err != nil {
-		return driver.Grant{}, s.nameData(r.Name, unsent.Mark(err))
+		return driver.Grant{}, s.faultOf(r.Name, notTaken(err))
 	}
 	if _, granted := reply.(string); granted && missing != nil {
 		if r.Mode == driver.Read {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/unsent"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -30,7 +29,7 @@ func (p scriptless) acquire(ctx context.Context, rec *recipe, r driver.Request) 
 	})
 	set, value := got[0], got[1]
 	if set.Err != nil {
-		return driver.Grant{}, unsent.Mark(explain(set.Err))
+		return driver.Grant{}, p.faultOf(r.Name, notTaken(redisconn.Explain(set.Err)))
 	}
 	if err := redisconn.TransportError(got); err != nil {
 		return driver.Grant{}, err
@@ -38,7 +37,7 @@ func (p scriptless) acquire(ctx context.Context, rec *recipe, r driver.Request) 
 	if set.Reply == nil && !ownedBy(text(value.Reply), r.Owner) {
 		return driver.Grant{}, p.refusedBy(ctx, r, value, got[2])
 	}
-	err := explain(redisconn.FirstError(got))
+	err := p.faultOf(r.Name, redisconn.Explain(redisconn.FirstError(got)))
 	switch {
 	case err == nil && set.Reply == nil:
 		if err = p.renewOne(ctx, r.Hold); errors.Is(err, driver.ErrLost) {
@@ -66,7 +65,7 @@ func (p scriptless) refusedBy(ctx context.Context, r driver.Request, value, left
 		return p.noLock(r.Name, "no string")
 	}
 	if err := cmp.Or(value.Err, left.Err); err != nil {
-		return explain(err)
+		return redisconn.Explain(err)
 	}
 	ms := integer(left.Reply)
 	if !isLockString(text(value.Reply), ms) {
@@ -108,7 +107,7 @@ func (p scriptless) number(ctx context.Context, name, id string) (uint64, error)
 		// The first is refused if another client was quicker.
 		got := p.client.DoAll(ctx, p.prefix+name, [][]string{p.xadd(name, strconv.FormatUint(n+1, 10)+"-0"), p.xadd(name, "*")})
 		if err := got[1].Err; err != nil {
-			return 0, explain(err)
+			return 0, redisconn.Explain(err)
 		}
 		id = text(got[1].Reply)
 	}
@@ -118,22 +117,21 @@ func (p scriptless) number(ctx context.Context, name, id string) (uint64, error)
 // release ends a hold, in two round trips; in three if there is a queue.
 func (p scriptless) release(ctx context.Context, rec *recipe, h driver.Hold) error {
 	if _, err := p.pubsub.Detect(ctx, p.client); err != nil {
-		return explain(err)
+		return redisconn.Explain(err)
 	}
 	return p.free(ctx, rec, h, [][]string{p.pubsub.Publish(rec.channel(p.prefix+h.Name), "0")})
 }
 
-// free ends a hold and publishes messages with that, and one to the first in the queue, if any.
+// free ends a hold, and then publishes messages and one to the first in the queue, if any. What becomes of the messages
+// changes nothing: the lock is free, and a waiter that is not notified finds that out by itself.
 func (p scriptless) free(ctx context.Context, rec *recipe, h driver.Hold, messages [][]string) error {
 	name := p.prefix + h.Name
-	results, err := p.change(ctx, h, func(int64) [][]string {
-		return append([][]string{{"DEL", name}, {"LINDEX", p.layout.queueKeys(name)[0], "0"}}, messages...)
-	})
+	behind := append([][]string{{"LINDEX", p.layout.queueKeys(name)[0], "0"}}, messages...)
+	got, err := p.change(ctx, h, func(int64) [][]string { return [][]string{{"DEL", name}} }, behind)
 	if err != nil {
 		return err
 	}
-	if first := text(results[1]); first != "" {
-		// The lock is free by now. A waiter that is not notified finds that out by itself.
+	if first := text(got[0].Reply); first != "" {
 		p.client.Do(ctx, name, p.pubsub.Publish(clientChannel(rec.channel(name), first), first))
 	}
 	return nil
@@ -166,21 +164,23 @@ func (p scriptless) renewOne(ctx context.Context, h driver.Hold) error {
 			writes = append(writes, p.xadd(h.Name, p.layout.floorID(h.Floor)))
 		}
 		return writes
-	})
+	}, nil)
 	return err
 }
 
 var errChanging = errors.New("the lock was changed again and again while it was looked at")
 
-// change makes the writes of a hold unless it is lost, and returns their results. The first write
-// answers 0 if the key is gone. left is the rest of the key's TTL in ms.
-func (p scriptless) change(ctx context.Context, h driver.Hold, writes func(left int64) [][]string) ([]any, error) {
+// change makes the writes of a hold, all or none, unless it is lost. The first write answers 0 if the key is gone. left
+// is the rest of the key's TTL in ms. The commands behind are sent together with the writes, and change returns
+// their answers. They are no part of the transaction: one that is refused would undo it.
+func (p scriptless) change(ctx context.Context, h driver.Hold, writes func(left int64) [][]string, behind [][]string) ([]redisconn.Answer, error) {
 	name := p.prefix + h.Name
 	var results []any
+	var answers []redisconn.Answer
 	err := dedicated(ctx, p.client, name, func(send sender) error {
 		for range maxTries {
 			got := send([][]string{{"WATCH", name}, {"MGET", name}, {"PTTL", name}})
-			if err := cmp.Or(explain(redisconn.FirstError(got)), ctx.Err()); err != nil {
+			if err := cmp.Or(redisconn.Explain(redisconn.FirstError(got)), ctx.Err()); err != nil {
 				if redisconn.TransportError(got) == nil {
 					send([][]string{{"UNWATCH"}})
 				}
@@ -191,10 +191,12 @@ func (p scriptless) change(ctx context.Context, h driver.Hold, writes func(left 
 				return nil
 			}
 			commands := append(append([][]string{{"MULTI"}}, writes(integer(got[2].Reply))...), []string{"EXEC"})
-			got = send(commands)
+			all := send(append(commands, behind...))
+			got = all[:len(commands)]
+			answers = all[len(commands):]
 			exec := got[len(got)-1]
 			if exec.Err != nil {
-				return explain(cmp.Or(redisconn.TransportError(got), redisconn.FirstError(got)))
+				return redisconn.Explain(cmp.Or(redisconn.TransportError(got), redisconn.FirstError(got)))
 			}
 			if list, ok := exec.Reply.([]any); ok {
 				results = list
@@ -207,7 +209,7 @@ func (p scriptless) change(ctx context.Context, h driver.Hold, writes func(left 
 		return nil, err
 	}
 	if len(results) > 0 && results[0] != int64(0) {
-		return results, nil
+		return answers, nil
 	}
 	// Only a master knows that a hold is lost: a replica refuses the write, which changes nothing.
 	return nil, cmp.Or(probe(ctx, p.client, name), driver.ErrLost)
@@ -244,7 +246,7 @@ func (p scriptless) readKey(ctx context.Context, name string) (snapshot, error) 
 		got = got[:5] // GET fails
 	}
 	if err := redisconn.FirstError(got); err != nil {
-		return snapshot{}, explain(err)
+		return snapshot{}, redisconn.Explain(err)
 	}
 	if s.kind == "hash" || integer(got[4].Reply) > 0 {
 		return snapshot{}, fmt.Errorf("%w: to tell who holds a semaphore or a lock of Redisson, without scripts", driver.ErrUnsupported)
@@ -281,7 +283,7 @@ func (p scriptless) locks(ctx context.Context, _ string, keys []string) ([]strin
 				held = append(held, keys[i])
 			}
 		case !refused || !re.HasCode("WRONGTYPE"):
-			return nil, explain(a.Err)
+			return nil, redisconn.Explain(a.Err)
 		}
 	}
 	return held, nil
@@ -352,5 +354,5 @@ func onConn(ctx context.Context, c redisconn.Client, key string, f func(send sen
 // probe changes nothing, and succeeds at the server that has the key, and is a master.
 func probe(ctx context.Context, c redisconn.Client, key string) error {
 	_, err := c.Do(ctx, key, []string{"DEL", tagged(key) + probeSuffix})
-	return explain(err)
+	return redisconn.Explain(err)
 }

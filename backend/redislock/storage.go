@@ -19,6 +19,7 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/unsent"
 )
 
 // storage is a way to keep holds in Redis: by scripts, by scripts that replicas acknowledge, or
@@ -382,7 +383,7 @@ func (s *store) run(ctx context.Context, script *script, c call) (any, error) {
 func (s *store) runBy(ctx context.Context, script *script, c call, send func(command []string) (any, error)) (any, error) {
 	mode, err := s.pubsub.Detect(ctx, s.client)
 	if err != nil {
-		return nil, explain(err)
+		return nil, driver.Unsent(redisconn.Explain(err))
 	}
 	v := script.in(mode)
 	command := c.words
@@ -397,9 +398,9 @@ func (s *store) runBy(ctx context.Context, script *script, c call, send func(com
 		reply, err = send(command)
 	}
 	if deniesScripts(err) {
-		return nil, fmt.Errorf("%w: the server's user may not run scripts; without them there are exclusive locks: scripts=off in a URL, or Options.Scripts: %w", driver.ErrInvalid, err)
+		err = redisconn.Refuse(fmt.Sprintf("the server's user may not run scripts; without them there are exclusive locks: scripts=off in a URL, or Options.Scripts: %v", err), err)
 	}
-	return reply, explain(err)
+	return reply, redisconn.Explain(err)
 }
 
 // deniesScripts reports whether the server refused to run a script, or any.
@@ -408,19 +409,30 @@ func deniesScripts(err error) bool {
 	return is && (re.HasCode("NOPERM") && strings.Contains(re.Text, "'eval") || re.UnknownCommand())
 }
 
-// explain turns a server's errors that are facts into such, and leaves the others,
-// after which the outcome of the command is unknown.
-func explain(err error) error {
+// faultOf returns what is wrong with a request, if err is a server's answer that says so. It returns other
+// errors unchanged.
+func (s *store) faultOf(name string, err error) error {
 	re, is := redisconn.AsReply(err)
 	switch {
-	case !is || driver.Final(err):
+	case !is:
 		return err
+	case re.HasCode("NOLOCK"):
+		_, data, _ := strings.Cut(redisconn.WithoutScript(re.Text), "NOLOCK ")
+		return s.noLock(name, data)
 	case re.HasCode("INVALID"):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(redisconn.WithoutScript(re.Text), "INVALID "))
 	case re.HasCode("WRONGTYPE"):
 		return redisconn.Invalid("this name is used for another kind of lock, or for other data", re)
 	}
-	return redisconn.Explain(err)
+	return err
+}
+
+// notTaken marks the error of an attempt that was not sent, or of which the server has executed nothing.
+func notTaken(err error) error {
+	if redisconn.Unexecuted(err) {
+		return driver.Unsent(err)
+	}
+	return unsent.Mark(err)
 }
 
 // number64 reads a counter's answer: a stream's id, or a decimal number. Either follows the

@@ -4,7 +4,7 @@
 -- ours ignore it. Otherwise the waiters of a client share a channel, named after the common start of
 -- their Owners, and the message names the waiter.
 local function freed(channel)
-  local first = redis.call('LINDEX', queue, 0)
+  local first = ask('LINDEX', queue, 0) -- other data there is no queue
   first = first and lasting(first, clock())
   if first and scores then
     publish(channel .. ':' .. first, '0')
@@ -18,7 +18,7 @@ end
 
 -- quit ends a ticket. If it was the first one and the lock is free, the next waiter is notified.
 local function quit(who, name, channel)
-  if redis.call('EXISTS', queue) == 0 then
+  if redis.call('EXISTS', queue) == 0 or not ask('LINDEX', queue, 0) then
     return lost(name)
   end
   local first = sweep(clock())

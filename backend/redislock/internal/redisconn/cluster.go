@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/distlock/distlock/driver"
 )
 
 // NewCluster returns the client of a Redis Cluster, whose servers say which of them has which slot.
@@ -57,7 +55,7 @@ func querySlots(ctx context.Context, addrs []string, at Dialer) (slotTable, erro
 // noCluster explains why a server did not return its slots.
 func noCluster(err error) error {
 	if re, is := AsReply(err); is && (re.UnknownCommand() || strings.Contains(re.Text, "cluster support disabled")) {
-		return fmt.Errorf("%w: the server is not part of a Redis Cluster: want redis:// or redis+sentinel://", driver.ErrInvalid)
+		return Refuse("the server is not part of a Redis Cluster: want redis:// or redis+sentinel://", re)
 	}
 	return Explain(err)
 }
@@ -147,8 +145,8 @@ func firstAnswer[T any](ctx context.Context, addrs []string, ask func(ctx contex
 			return none, errors.Join(append(errs, ctx.Err())...)
 		}
 	}
-	// A final error says more than a missing answer.
-	if i := slices.IndexFunc(errs, driver.Final); i >= 0 {
+	// A refusal says more than a missing answer.
+	if i := slices.IndexFunc(errs, IsRefusal); i >= 0 {
 		return none, errs[i]
 	}
 	return none, errors.Join(errs...)
@@ -275,13 +273,13 @@ func masterBy(ctx context.Context, addr string, sentinel Server, master string) 
 	re := (*ReplyError)(nil)
 	switch list, _ := reply.([]any); {
 	case errors.As(err, &re) && strings.Contains(re.Text, "unknown command"):
-		return "", fmt.Errorf("%w: the server at %s is no sentinel: want the addresses of sentinels, or redis:// for a server without", driver.ErrInvalid, addr)
+		return "", Refuse(fmt.Sprintf("the server at %s is no sentinel: want the addresses of sentinels, or redis:// for a server without", addr), re)
 	case errors.As(err, &re) && (re.HasCode("NOAUTH") || re.HasCode("WRONGPASS")):
-		return "", Invalid(fmt.Sprintf("the sentinel %s wants another user or password: sentinel_user, sentinel_password", addr), err)
+		return "", Refuse(fmt.Sprintf("the sentinel %s wants another user or password: sentinel_user, sentinel_password", addr), err)
 	case err != nil:
 		return "", fmt.Errorf("sentinel %s: %w", addr, Explain(err))
 	case reply == nil:
-		return "", fmt.Errorf("%w: the sentinel %s knows no master named %q", driver.ErrInvalid, addr, master)
+		return "", Refuse(fmt.Sprintf("the sentinel %s knows no master named %q", addr, master), nil)
 	case len(list) != 2:
 		return "", fmt.Errorf("sentinel %s: %w", addr, errUnexpected)
 	default:

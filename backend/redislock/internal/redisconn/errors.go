@@ -3,6 +3,7 @@ package redisconn
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/distlock/distlock/driver"
@@ -80,31 +81,89 @@ func (e closedError) Unwrap() error { return e.error }
 
 func (e closedError) Is(target error) bool { return target == ErrClientClosed }
 
-// Explain returns a final error for a server's refusal, in words for people. It returns other errors
-// unchanged: they leave the outcome of the command unknown.
+// Refusal is a server's answer to who asks, or to a client that takes it for another kind of server: to a wrong
+// password, a missing right, a server that is no sentinel. The server executed nothing. The answer says nothing about a
+// lock, and may be another one in a moment: people rotate passwords. So it is no final error: see Final.
+type Refusal struct {
+	text  string // for people
+	cause error
+	lasts bool
+}
+
+// Refuse returns a Refusal with this text. cause may be nil.
+func Refuse(text string, cause error) *Refusal { return &Refusal{text: text, cause: cause} }
+
+// Lasts returns a Refusal that is no matter of moments: the client is of the wrong kind.
+func (r *Refusal) Lasts() *Refusal {
+	r.lasts = true
+	return r
+}
+
+func (r *Refusal) Error() string { return r.text }
+
+func (r *Refusal) Unwrap() error { return r.cause }
+
+// IsRefusal reports whether err is because of a Refusal.
+func IsRefusal(err error) bool {
+	r := (*Refusal)(nil)
+	return errors.As(err, &r)
+}
+
+// Final returns a Refusal as a driver.ErrInvalid if it lasts or nothing has worked yet: then it is a mistake more often
+// than a matter of moments. It returns other errors unchanged.
+func Final(err error, works bool) error {
+	r := (*Refusal)(nil)
+	if !errors.As(err, &r) || works && !r.lasts {
+		return err
+	}
+	return &rewordedError{driver.ErrInvalid.Error() + ": " + err.Error(), []error{driver.ErrInvalid, err}}
+}
+
+// Explain puts a server's refusal into words for people. What it returns leaves the outcome of the command unknown,
+// as err did: Unexecuted says more.
 func Explain(err error) error {
 	re, is := AsReply(err)
-	if !is || driver.Final(err) {
+	if !is || IsRefusal(err) {
 		return err
 	}
 	plain := &ReplyError{Text: WithoutScript(re.Text), Cause: re.Cause}
 	switch {
 	case re.HasCode("NOAUTH"):
-		return Invalid("the server wants a user or password, and was given none", re)
+		return Refuse("the server wants a user or password, and was given none", re)
 	case re.HasCode("WRONGPASS"):
-		return Invalid("the server refuses this user or password", re)
+		return Refuse("the server refuses this user or password", re)
 	case strings.Contains(re.Text, "DB index is out of range"):
-		return Invalid("the server has no database of this number", re)
+		return Refuse("the server has no database of this number", re)
 	case re.HasCode("READONLY"):
 		return fmt.Errorf("the server is a replica, or has become one: %w", plain)
-	case re.HasCode("NOPERM"):
-		return fmt.Errorf("%w: the server's user may not do this (docs/backends/redis.md lists what it needs): %w", driver.ErrInvalid, plain)
-	case strings.Contains(re.Text, "The user executing the script"):
-		// Since Redis 7, for a command within a script. It is not final: what the script did before it is done.
+	case re.HasCode("NOPERM") && Unexecuted(re):
+		return Refuse(fmt.Sprintf("the server's user may not do this (docs/backends/redis.md lists what it needs): %v", plain), re)
+	case re.HasCode("NOPERM"), strings.Contains(re.Text, "The user executing the script"):
+		// Within a script, which may have done something before. Redis has worded it both ways.
 		return fmt.Errorf("the server's user may not do all that a script does (docs/backends/redis.md lists what it needs): %w", plain)
 	}
 	return err
 }
+
+// unexecuted are the codes of answers to a command that the server did not look at.
+var unexecuted = []string{"NOAUTH", "WRONGPASS", "NOPERM", "BUSY"}
+
+// Unexecuted reports whether a server's answer says that nothing of the command was executed.
+func Unexecuted(err error) bool {
+	re, is := AsReply(err)
+	switch {
+	case !is:
+		return false
+	case NotExecuted(re), re.tooMany():
+		return true
+	}
+	return WithoutScript(re.Text) == re.Text && slices.ContainsFunc(unexecuted, re.HasCode)
+}
+
+// tooMany reports whether the server has no room for another client. It says so before it reads anything.
+func (e *ReplyError) tooMany() bool { return strings.HasPrefix(e.Text, tooManyClients) }
+
+const tooManyClients = "ERR max number of clients"
 
 // Invalid returns a driver.ErrInvalid with this text.
 func Invalid(text string, cause error) error {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -53,7 +52,7 @@ func explainSingle(err error) error {
 		return nil
 	}
 	if re, is := AsReply(err); is && (re.HasCode("MOVED") || re.HasCode("ASK") || re.HasCode("CROSSSLOT")) {
-		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://, or a client for clusters: %w", driver.ErrInvalid, re)
+		return Refuse(fmt.Sprintf("the server is part of a Redis Cluster: want redis+cluster://, or a client for clusters: %v", re), re).Lasts()
 	}
 	return err
 }
