@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 )
 
 // Client sends commands to a single server, or to the one of several servers that has the key.
@@ -165,44 +166,77 @@ const (
 	PubSubSharded                   // SPUBLISH and SSUBSCRIBE, which only a cluster has
 )
 
-// PubSub holds the mode of one Client. It never changes once it is known: messages must go on to be
+// pubSubUnasked is PubSubClassic for the moment: the server did not let its user ask.
+const pubSubUnasked = PubSubSharded + 1
+
+// askAgain is how long that is so.
+const askAgain = 10 * time.Second
+
+// PubSub holds the mode of one Client. It never changes once a server has said it: messages must go on to be
 // heard.
-type PubSub struct{ mode atomic.Uint32 }
+type PubSub struct {
+	mode  atomic.Uint32
+	asked atomic.Int64 // when pubSubUnasked was last noted, since began
+	began time.Time
+}
 
 // NewPubSub returns a PubSub of this mode.
 func NewPubSub(mode PubSubMode) *PubSub {
-	p := &PubSub{}
+	p := &PubSub{began: time.Now()}
 	p.mode.Store(uint32(mode))
 	return p
 }
 
 // Mode returns the mode that is known.
-func (p *PubSub) Mode() PubSubMode { return PubSubMode(p.mode.Load()) }
+func (p *PubSub) Mode() PubSubMode {
+	if mode := PubSubMode(p.mode.Load()); mode != pubSubUnasked {
+		return mode
+	}
+	return PubSubClassic
+}
 
-// Detect returns the mode. It queries a server if the mode is unknown. A server that is not ready
-// leaves it unknown. The query changes nothing, so it is repeated once: a connection that died
-// unnoticed must not make the outcome unknown of the command that follows.
+// Detect returns the mode. It queries a server if the mode is unknown, or was not answered a while ago.
 func (p *PubSub) Detect(ctx context.Context, c Client) (PubSubMode, error) {
-	if mode := p.Mode(); mode != PubSubUnknown {
+	switch mode := PubSubMode(p.mode.Load()); mode {
+	case PubSubUnknown:
+		return p.query(ctx, c)
+	case pubSubUnasked:
+		asked, now := p.asked.Load(), int64(time.Since(p.began))
+		if now-asked > int64(askAgain) && p.asked.CompareAndSwap(asked, now) {
+			_, _ = p.query(ctx, c) // without an answer the mode is what it was
+		}
+		return p.Mode(), nil
+	default:
 		return mode, nil
 	}
-	query := func() (refused bool, err error) {
-		_, err = c.Do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
-		_, refused = AsReply(err)
-		return refused, err
+}
+
+// query asks a server for the mode. Only one that knows the question, or says that it does not, decides for good: one
+// that is busy or refuses the user may answer otherwise in a moment. The query changes nothing, so it is
+// repeated once: a connection that died unnoticed must not make the outcome unknown of the command that follows.
+func (p *PubSub) query(ctx context.Context, c Client) (PubSubMode, error) {
+	was := p.mode.Load()
+	ask := func() (*ReplyError, error) {
+		_, err := c.Do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
+		re, _ := AsReply(err)
+		return re, err
 	}
-	refused, err := query()
-	if err != nil && !refused && ctx.Err() == nil {
-		refused, err = query()
+	re, err := ask()
+	if err != nil && re == nil && ctx.Err() == nil {
+		re, err = ask()
 	}
 	mode := PubSubSharded
-	if err != nil {
-		if !refused || NotExecuted(err) {
-			return PubSubUnknown, fmt.Errorf("asking whether messages are sharded: %w", err)
-		}
+	switch {
+	case err == nil:
+	case re == nil, Unexecuted(re) && !re.HasCode("NOPERM"):
+		return PubSubUnknown, fmt.Errorf("asking whether messages are sharded: %w", err)
+	case re.UnknownCommand():
 		mode = PubSubClassic
+	default:
+		p.asked.Store(int64(time.Since(p.began)))
+		mode = pubSubUnasked
 	}
-	p.mode.CompareAndSwap(uint32(PubSubUnknown), uint32(mode))
+	p.mode.CompareAndSwap(was, uint32(mode))
 	return p.Mode(), nil
 }
 

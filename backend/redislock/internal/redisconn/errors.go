@@ -32,9 +32,10 @@ func (e *ReplyError) HasCode(code string) bool {
 	return strings.HasPrefix(e.Text, code+" ") || strings.Contains(e.Text, ": "+code+" ")
 }
 
-// UnknownCommand reports whether the server doesn't know the command.
+// UnknownCommand reports whether the server doesn't know the command, or its subcommand.
 func (e *ReplyError) UnknownCommand() bool {
-	return e.HasCode("ERR") && strings.Contains(e.Text, "unknown command")
+	text := strings.ToLower(e.Text) // Redis 6 begins it with a capital
+	return e.HasCode("ERR") && (strings.Contains(text, "unknown command") || strings.Contains(text, "unknown subcommand") || strings.Contains(text, "unknown pubsub subcommand"))
 }
 
 // FirstError returns the first error in list, or nil.

@@ -25,7 +25,10 @@ const (
 // life, before a new connection is made.
 const confirmTimeout = 2 * time.Second
 
-var errUnconfirmed = errors.New("the connection for subscriptions does not answer")
+var (
+	errUnconfirmed = errors.New("the connection for subscriptions does not answer")
+	errOtherMode   = errors.New("messages are sent in another way than it looked at first")
+)
 
 // Subscriptions shares connections for subscriptions: one for each server. A channel is subscribed
 // on the server that has its key, wherever that moves.
@@ -80,6 +83,8 @@ func NewSubscriptions(c Client, p *PubSub) *Subscriptions {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
+
+func (s *Subscriptions) sharded() bool { return s.pubsub.Mode() == PubSubSharded }
 
 // Cancel begins to end the connections and goroutines, without waiting for them.
 func (s *Subscriptions) Cancel() { s.cancel() }
@@ -190,6 +195,8 @@ type subscriber struct {
 
 // subscriberConn is one connection of a subscriber.
 type subscriberConn struct {
+	sharded bool // all its subscriptions
+
 	// pending counts subscriptions that are not confirmed, and leaving those whose end is not. A
 	// channel that was left and joined again must not take the first confirmation for the second.
 	pending, leaving map[string]int
@@ -239,7 +246,7 @@ func (s *subscriber) newConn() *subscriberConn {
 		c.requested, c.confirmed = false, false
 	}
 	s.removed = nil
-	s.current = &subscriberConn{pending: map[string]int{}, leaving: map[string]int{}, broken: make(chan error, 1)}
+	s.current = &subscriberConn{sharded: s.all.sharded(), pending: map[string]int{}, leaving: map[string]int{}, broken: make(chan error, 1)}
 	return s.current
 }
 
@@ -276,6 +283,9 @@ func (s *subscriber) serve(conn *subscriberConn, l Listener) error {
 
 // sync sends the commands that are missing.
 func (s *subscriber) sync(conn *subscriberConn, l Listener) error {
+	if conn.sharded != s.all.sharded() {
+		return errOtherMode
+	}
 	s.all.mu.Lock()
 	for _, c := range s.channels {
 		if c.idle > keepChannel {
@@ -299,11 +309,10 @@ func (s *subscriber) sync(conn *subscriberConn, l Listener) error {
 		conn.unanswered = time.Now()
 	}
 	s.all.mu.Unlock()
-	sharded := s.all.pubsub.Mode() == PubSubSharded
-	if err := inGroups(sharded, removed, func(names []string) error { return l.Unsubscribe(s.all.ctx, sharded, names) }); err != nil {
+	if err := inGroups(conn.sharded, removed, func(names []string) error { return l.Unsubscribe(s.all.ctx, conn.sharded, names) }); err != nil {
 		return err
 	}
-	return inGroups(sharded, added, func(names []string) error { return l.Subscribe(s.all.ctx, sharded, names) })
+	return inGroups(conn.sharded, added, func(names []string) error { return l.Subscribe(s.all.ctx, conn.sharded, names) })
 }
 
 // inGroups calls send with names that one command may have: all of them, or a single one if they are

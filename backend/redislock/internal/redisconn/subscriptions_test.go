@@ -17,10 +17,14 @@ import (
 // refusingClient answers every command with an error, or not at all.
 type refusingClient struct {
 	Client
-	err error
+	err     error
+	answers bool
 }
 
 func (c refusingClient) Do(ctx context.Context, _ string, _ []string) (any, error) {
+	if c.answers {
+		return []any{}, nil
+	}
 	if c.err == nil {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -36,12 +40,53 @@ func TestDetectPubSub(t *testing.T) {
 		"LOADING Redis is loading the dataset":  PubSubUnknown,
 		"CLUSTERDOWN The cluster is down":       PubSubUnknown,
 		"TRYAGAIN Multiple keys request during": PubSubUnknown,
+		"BUSY Redis is busy running a script.":  PubSubUnknown,
+		"NOAUTH Authentication required.":       PubSubUnknown,
+		"WRONGPASS invalid username-password":   PubSubUnknown,
+		"ERR max number of clients reached":     PubSubUnknown,
 	} {
 		got, err := NewPubSub(PubSubUnknown).Detect(t.Context(), refusingClient{err: &ReplyError{Text: text}})
 		if got != want || (err == nil) != (want != PubSubUnknown) {
 			t.Errorf("%s: mode %d, want %d; %v", text, got, want, err)
 		}
 	}
+}
+
+// A user who may not ask is asked for again later, and subscriptions follow the answer. What a server has said stays.
+func TestDetectPubSubAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, c := NewPubSub(PubSubUnknown), &refusingClient{err: &ReplyError{Text: "NOPERM this user has no permissions"}}
+		srv := &silentServer{}
+		s := NewSubscriptions(NewSingle(srv), p)
+		defer s.Close()
+		want := func(when string, want PubSubMode) {
+			t.Helper()
+			if got, err := p.Detect(t.Context(), c); err != nil || got != want || p.Mode() != want {
+				t.Errorf("%s: mode %d, %v; want %d", when, got, err, want)
+			}
+		}
+		want("refused", PubSubClassic)
+		srv.conns = 1 // its next connections answer
+		h := make(confirmations, 10)
+		if _, err := s.Join(t.Context(), "key", "channel", h); err != nil {
+			t.Fatal(err)
+		}
+		<-h
+		*c = refusingClient{err: &ReplyError{Text: "BUSY Redis is busy running a script."}}
+		time.Sleep(askAgain + 1)
+		want("busy later", PubSubClassic)
+		*c = refusingClient{answers: true}
+		want("soon after", PubSubClassic)
+		time.Sleep(askAgain + 1)
+		want("permitted later", PubSubSharded)
+		<-h
+		if !srv.sharded {
+			t.Error("the subscription did not follow")
+		}
+		*c = refusingClient{err: &ReplyError{Text: "NOPERM this user has no permissions"}}
+		time.Sleep(2 * askAgain)
+		want("answered once", PubSubSharded)
+	})
 }
 
 // A caller does not wait for another one's query.
@@ -96,8 +141,9 @@ func (c confirmations) Failed(error)    {}
 // silentServer is a server whose first connection for subscriptions never answers.
 type silentServer struct {
 	Server
-	conns int
-	on    func(Event)
+	conns   int
+	sharded bool
+	on      func(Event)
 }
 
 func (s *silentServer) Listen(_ context.Context, on func(Event)) (Listener, error) {
@@ -107,6 +153,7 @@ func (s *silentServer) Listen(_ context.Context, on func(Event)) (Listener, erro
 }
 
 func (s *silentServer) Subscribe(_ context.Context, sharded bool, channels []string) error {
+	s.sharded = sharded
 	for _, c := range channels {
 		if s.conns > 1 {
 			s.on(Event{Kind: Subscribed, Channel: c, Sharded: sharded})
