@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 )
 
 // Backend keeps locks in Redis. It is safe for concurrent use.
@@ -19,6 +20,7 @@ type Backend struct {
 	storage       storage
 	abandoned     abandonedAcquires
 	caps          driver.Caps
+	certificates  *netaddr.Certificates // of a URL; nil: none, or the caller's client has its own
 	subscriptions *redisconn.Subscriptions
 	releases      *releaseNotifier
 	works         atomic.Bool // an attempt was answered, or Open has tried the server
@@ -71,7 +73,15 @@ func (b *Backend) fail(op, name string, err error) error {
 	if b.closed.Load() && !driver.Final(err) {
 		return fmt.Errorf("redislock: %s %s: closed meanwhile: %w", op, driver.Quote(name), err)
 	}
-	return fmt.Errorf("redislock: %s %s: %w", op, driver.Quote(name), err)
+	return fmt.Errorf("redislock: %s %s: %w%s", op, driver.Quote(name), err, b.hint(err))
+}
+
+// hint says, behind an error that no server has answered, that our certificate has ended, or can't be read.
+func (b *Backend) hint(err error) string {
+	if _, answered := redisconn.AsReply(err); answered || driver.Final(err) {
+		return ""
+	}
+	return b.certificates.Hint(nil)
 }
 
 func (b *Backend) markWorks() {

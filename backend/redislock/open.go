@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"reflect"
@@ -22,7 +23,7 @@ import (
 
 func init() {
 	for _, scheme := range schemes {
-		driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+		driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u, nil) })
 	}
 }
 
@@ -30,18 +31,32 @@ func init() {
 // returns when the servers have answered, ctx has ended, or the timeout has passed. It returns
 // ErrInvalid for a wrong user or password, a server that is too old, and an address of another
 // kind of server than the URL says.
-func Open(ctx context.Context, rawURL string) (*Backend, error) {
+func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
+
+// OpenOptions are what a URL can't say. A client of your own has options of its own for that.
+type OpenOptions struct {
+	// Credentials, if not nil, returns the user and the password of a login, in place of the URL's: for the tokens of a
+	// cloud, or Vault. It is called for each connection to a server, and not to a sentinel. It must be safe for concurrent
+	// use. If it returns an error that login fails, and is tried again.
+	Credentials func(ctx context.Context) (user, password string, err error)
+}
+
+// OpenWith is Open with options; nil means none.
+func OpenWith(ctx context.Context, rawURL string, opts *OpenOptions) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil || !slices.Contains(schemes, u.Scheme) {
 		return nil, fmt.Errorf("%w: want a URL such as redis://localhost:6379/0, with %%-encoded user and password", driver.ErrInvalid)
 	}
-	return openURL(ctx, u)
+	return openURL(ctx, u, opts)
 }
 
-func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+func openURL(ctx context.Context, u *url.URL, opts *OpenOptions) (*Backend, error) {
 	t, err := parseURL(u)
 	if err != nil {
 		return nil, err
+	}
+	if opts != nil && opts.Credentials != nil {
+		t.server.CredentialsProviderContext = opts.Credentials
 	}
 	opening, cancel := context.WithTimeout(ctx, t.server.DialTimeout)
 	defer cancel()
@@ -72,6 +87,7 @@ func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, err
 		err = b.replicas.ready(ctx, c)
 	}
 	if err == nil {
+		b.certificates = t.certificates
 		b.markWorks()
 	}
 	return b, redisconn.Final(redisconn.Explain(err), false)
@@ -79,7 +95,7 @@ func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, err
 
 // explainOpen puts the network's error into words for people.
 func (t *urlTarget) explainOpen(err error) error {
-	text, secure := err.Error(), t.server.TLSConfig != nil
+	text, secure := err.Error(), t.certificates != nil
 	switch {
 	case driver.Final(err):
 		return err
@@ -92,9 +108,7 @@ func (t *urlTarget) explainOpen(err error) error {
 	case !secure && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
 		text += "; does the server want TLS, as in rediss://?"
 	}
-	if secure {
-		text += netaddr.Hint(err)
-	}
+	text += t.certificates.Hint(err)
 	return redisconn.Reworded(text, err)
 }
 
@@ -105,18 +119,20 @@ func (t *urlTarget) connect() redisconn.Client {
 		return redisconn.NewCluster(t.name(),
 			func(context.Context) ([]string, error) { return t.addrs, nil },
 			func(_ context.Context, addr string) (redisconn.Server, error) {
-				return redisconn.NewServer(t.optionsFor(t.server, addr)), nil
+				return redisconn.NewServer(t.optionsFor(t.server, t.certificates, addr)), nil
 			})
 	case redisconn.SchemeSentinel:
 		return redisconn.NewSentinel(redisconn.SentinelOptions{Addrs: t.addrs, Master: t.master, Name: t.name(),
-			DialSentinel: func(addr string) redisconn.Server { return redisconn.NewServer(t.optionsFor(t.sentinel, addr)) },
+			DialSentinel: func(addr string) redisconn.Server {
+				return redisconn.NewServer(t.optionsFor(t.sentinel, t.sentinelCertificates, addr))
+			},
 			DialMaster: func(addr string) redisconn.Server {
-				o := t.optionsFor(t.server, addr)
+				o := t.optionsFor(t.server, t.certificates, addr)
 				o.OnConnect = mastersOnly
 				return redisconn.NewServer(o)
 			}})
 	}
-	return redisconn.NewSingle(redisconn.NewServer(t.optionsFor(t.server, t.addrs[0])))
+	return redisconn.NewSingle(redisconn.NewServer(t.optionsFor(t.server, t.certificates, t.addrs[0])))
 }
 
 // mastersOnly refuses a server that has become a replica, whose data may be old.
@@ -243,6 +259,8 @@ type urlTarget struct {
 
 	master   string         // that the sentinels watch
 	sentinel *redis.Options // how to reach them
+
+	certificates, sentinelCertificates *netaddr.Certificates // nil: no TLS
 }
 
 // schemes are the schemes of URLs that Open knows.
@@ -258,8 +276,8 @@ func parseURL(u *url.URL) (*urlTarget, error) {
 		t.scheme = redisconn.SchemeServer + plain
 	}
 	p := driver.NewParams(u)
-	t.parseParams(u, p)
-	var errs []error
+	t.parseParams(p)
+	errs := []error{t.parseLogin(u, p)}
 	if secure {
 		errs = append(errs, t.parseTLS(p))
 	} else if err := netaddr.NoTLS(u, "rediss"); err != nil {
@@ -269,13 +287,12 @@ func parseURL(u *url.URL) (*urlTarget, error) {
 	return t, errors.Join(errs...)
 }
 
-func (t *urlTarget) parseParams(u *url.URL, p *driver.Params) {
+func (t *urlTarget) parseParams(p *driver.Params) {
 	timeout := p.Duration("timeout", 5*time.Second)
 	t.server = &redis.Options{
-		Network: "tcp", Username: u.User.Username(),
+		Network:     "tcp",
 		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
 	}
-	t.server.Password, _ = u.User.Password()
 	t.opts = &Options{
 		Layout:         Layout(p.Choice("layout", string(String), string(Redisson))),
 		Prefix:         p.String("prefix", ""),
@@ -289,17 +306,39 @@ func (t *urlTarget) parseParams(u *url.URL, p *driver.Params) {
 		t.server.DB = p.Int("db", 0, 0, 1<<20)
 	case redisconn.SchemeSentinel:
 		o := *t.server
-		o.Username, o.Password = p.String("sentinel_user", ""), p.String("sentinel_password", "")
 		t.sentinel = &o
 	}
 }
 
+// parseLogin reads who logs in: at the servers, and at the sentinels, which have users of their own.
+func (t *urlTarget) parseLogin(u *url.URL, p *driver.Params) error {
+	login, err := netaddr.Login(u, p)
+	t.server.CredentialsProviderContext = login
+	if t.sentinel == nil {
+		return err
+	}
+	user, password, path := p.String("sentinel_user", ""), p.String("sentinel_password", ""), p.String("sentinel_password_file", "")
+	t.sentinel.Username, t.sentinel.Password = user, password
+	switch {
+	case path != "" && password != "":
+		return errors.Join(err, fmt.Errorf("%w: the parameters sentinel_password and sentinel_password_file: want one of them", driver.ErrInvalid))
+	case path == "":
+		return err
+	}
+	read := netaddr.FileCredentials(user, path)
+	t.sentinel.CredentialsProviderContext = read
+	if _, _, unread := read(context.Background()); unread != nil {
+		err = errors.Join(err, fmt.Errorf("%w: for the sentinels: %w", driver.ErrInvalid, unread))
+	}
+	return err
+}
+
 // parseTLS reads how to trust servers and sentinels.
 func (t *urlTarget) parseTLS(p *driver.Params) error {
-	config, err := netaddr.TLS(p)
-	t.server.TLSConfig = config
+	var err error
+	t.certificates, err = netaddr.ReadCertificates(p)
 	if t.sentinel != nil && p.Bool("sentinel_tls", true) {
-		t.sentinel.TLSConfig = config
+		t.sentinelCertificates = t.certificates
 	}
 	return err
 }
@@ -351,12 +390,17 @@ func (t *urlTarget) parseDB(db string) error {
 	return nil
 }
 
-// optionsFor returns the options for the server at an address.
-func (t *urlTarget) optionsFor(o *redis.Options, addr string) *redis.Options {
+// optionsFor returns the options for the server at an address. Each connection reads the certificates again.
+func (t *urlTarget) optionsFor(o *redis.Options, c *netaddr.Certificates, addr string) *redis.Options {
 	own := *o
 	own.Addr = addr
-	if o.TLSConfig != nil {
-		own.TLSConfig = redisconn.CertifiedFor(o.TLSConfig, addr, t.addrs)
+	if c != nil {
+		own.TLSConfig = c.Config() // for the server's name
+		own.Dialer = func(ctx context.Context, network, to string) (net.Conn, error) {
+			secure := *o
+			secure.TLSConfig = redisconn.CertifiedFor(c.Config(), addr, t.addrs)
+			return redis.NewDialer(&secure)(ctx, network, to)
+		}
 	}
 	return &own
 }
@@ -364,7 +408,7 @@ func (t *urlTarget) optionsFor(o *redis.Options, addr string) *redis.Options {
 // name returns the same name for any order of the hosts.
 func (t *urlTarget) name() string {
 	scheme := t.scheme
-	if t.server.TLSConfig != nil {
+	if t.certificates != nil {
 		scheme = "rediss" + strings.TrimPrefix(scheme, "redis")
 	}
 	switch t.scheme {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -261,23 +262,28 @@ func refusedURL(t *testing.T, url, words string) {
 
 func TestOpenBadDeployments(t *testing.T) {
 	for url, words := range map[string]string{
-		"redis://a,b":                               "redis+cluster://",
-		"redis+sentinel://a,b":                      "name of the master",
-		"redis+sentinel://a/main/x":                 "not a number",
-		"redis+sentinel://a/main?sentinel_tls=true": "sentinel_tls",
-		"redis+cluster://a,b/1":                     "no database but 0",
-		"redis+cluster://a?ca=/x":                   "ca",
-		"rediss+cluster://a?ca=/none":               "PEM",
-		"rediss://a?cert=/none":                     "certificate and its key",
-		"rediss+sentinel://:s3cret@a/main?key=/no":  "certificate and its key",
-		"redis+cluster://a?prefix={":                "braces",
-		"redis+cluster://a?prefix=a}":               "braces",
-		"redis+cluster://a?pubsub=loud":             "pubsub",
-		"redis:a:6379":                              "two slashes",
-		"redis+cluster:a,b":                         "two slashes",
-		"redis://a:0":                               "from 1 to 65535",
-		"redis+sentinel://a,b:65536/main":           "b:65536",
-		"redis://a?cert=/x":                         "rediss",
+		"redis://a,b":                                          "redis+cluster://",
+		"redis+sentinel://a,b":                                 "name of the master",
+		"redis+sentinel://a/main/x":                            "not a number",
+		"redis+sentinel://a/main?sentinel_tls=true":            "sentinel_tls",
+		"redis+cluster://a,b/1":                                "no database but 0",
+		"redis+cluster://a?ca=/x":                              "ca",
+		"rediss+cluster://a?ca=/none":                          "parameter ca",
+		"rediss://a?cert=/none":                                "parameter cert",
+		"rediss+sentinel://:s3cret@a/main?key=/no":             "parameter key",
+		"redis+cluster://a?prefix={":                           "braces",
+		"redis+cluster://a?prefix=a}":                          "braces",
+		"redis+cluster://a?pubsub=loud":                        "pubsub",
+		"redis:a:6379":                                         "two slashes",
+		"redis+cluster:a,b":                                    "two slashes",
+		"redis://a:0":                                          "from 1 to 65535",
+		"redis+sentinel://a,b:65536/main":                      "b:65536",
+		"redis://a?cert=/x":                                    "rediss",
+		"redis://a?password_file=/none":                        "/none",
+		"redis://:s3cret@a?password_file=/none":                "want one of them",
+		"redis+sentinel://a/main?sentinel_password_file=/none": "/none",
+		"redis+sentinel://a/main?sentinel_password_file=/none&sentinel_password=s3cret": "want one of them",
+		"redis://a?sentinel_password_file=/none":                                        "sentinel_password_file",
 	} {
 		refusedURL(t, url, words)
 	}
@@ -431,7 +437,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to.server.TLSConfig.RootCAs = roots
+	to.certificates = netaddr.StaticCertificates(&tls.Config{RootCAs: roots})
 	b, err := NewConn(to.connect(), to.opts)
 	b = opened(t, b, err)
 	if want := "rediss://" + addr + "/0"; b.Caps().Name != want {

@@ -25,7 +25,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	renew := func(x renewBatch) {
 		for k, err := range b.storage.renew(ctx, x) {
 			if err != nil && !errors.Is(err, driver.ErrLost) {
-				err = fmt.Errorf("redislock: renew: %w", err)
+				err = fmt.Errorf("redislock: renew: %w%s", err, b.hint(err))
 			}
 			errs[x.at[k]] = err
 		}
