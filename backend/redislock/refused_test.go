@@ -21,10 +21,7 @@ var withdrawals = []withdrawal{
 	{"account", []string{"off"}, []string{"on"}},
 	{"rights", []string{"-@all"}, []string{"+@all"}},
 	{"scripts", []string{"-eval", "-evalsha", "-watch"}, []string{"+@all"}},
-	{"messages", []string{"resetchannels"}, []string{"allchannels"}},
 }
-
-func (w withdrawal) String() string { return w.name }
 
 // userURL makes a user of a server who may do all, and returns the user's URL.
 func userURL(t *testing.T, query string, servers ...*testserver.RedisServer) (u *url.URL, name string) {
@@ -67,25 +64,35 @@ func refusedHarness(w withdrawal, scheme, query string, servers ...*testserver.R
 	}
 }
 
+// refusedCase is a withdrawal, and a way to keep locks.
+type refusedCase struct {
+	withdrawal
+	query string
+}
+
+func (c refusedCase) String() string { return c.query + "/" + c.name }
+
 // What is refused for a moment ends nothing, and leaves nothing, in any way to keep locks.
 func TestRefused(t *testing.T) {
 	srv := testserver.Redis(t)
+	var cases []refusedCase
 	for _, query := range []string{"layout=string", "layout=redisson", "scripts=off"} {
 		for _, w := range withdrawals {
-			t.Run(query+"/"+w.name, func(t *testing.T) {
-				t.Parallel()
-				drivertest.RunRefused(t, refusedHarness(w, "redis", query, srv))
-			})
+			cases = append(cases, refusedCase{w, query})
 		}
 	}
+	sideBySide(t, cases, func(t *testing.T, c refusedCase) {
+		drivertest.RunRefused(t, refusedHarness(c.withdrawal, "redis", c.query, srv))
+	})
 }
 
 func TestLongRefusedByACluster(t *testing.T) {
 	g := testserver.RedisCluster(t, testserver.RedisOptions{})
+	var cases []refusedCase
 	for _, w := range withdrawals[:3] {
-		t.Run(w.name, func(t *testing.T) {
-			t.Parallel()
-			drivertest.RunRefused(t, refusedHarness(w, "redis+cluster", "", g.Masters()...))
-		})
+		cases = append(cases, refusedCase{w, "cluster"})
 	}
+	sideBySide(t, cases, func(t *testing.T, c refusedCase) {
+		drivertest.RunRefused(t, refusedHarness(c.withdrawal, "redis+cluster", "", g.Masters()...))
+	})
 }
