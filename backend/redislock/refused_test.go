@@ -2,9 +2,12 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"net/url"
+	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -95,4 +98,105 @@ func TestLongRefusedByACluster(t *testing.T) {
 	sideBySide(t, cases, func(t *testing.T, c refusedCase) {
 		drivertest.RunRefused(t, refusedHarness(c.withdrawal, "redis+cluster", "", g.Masters()...))
 	})
+}
+
+// A message that may not be sent does not keep a lock, nor does other data under the keys of its queue.
+func TestReleaseNeedsNoMessage(t *testing.T) {
+	srv := testserver.Redis(t)
+	c := raw(t, srv.Addr())
+	for _, o := range []Options{{}, {Layout: Redisson}, {Scripts: ScriptsOff}} {
+		u, name := userURL(t, "", srv)
+		u.RawQuery = strings.TrimPrefix(ownURL("", o), "redis://?")
+		b := openAt(t, u.String(), o)
+		r := request("", driver.Exclusive)
+		acquire(t, b, r)
+		mustDo(t, srv, "ACL", "SETUSER", name, "resetchannels")
+		if err := b.Release(t.Context(), r.Hold); driver.Final(err) || errors.Is(err, driver.ErrLost) {
+			t.Errorf("%+v: released without a message: %v", o, err)
+		}
+		if c.Exists(t.Context(), r.Name).Val() > 0 {
+			t.Errorf("%+v: without a message it is not released", o)
+		}
+		mustDo(t, srv, "ACL", "SETUSER", name, "allchannels")
+		for i := range b.layout.queueKeys("") {
+			r := request("", driver.Exclusive)
+			acquire(t, b, r)
+			key := b.layout.queueKeys(r.Name)[i]
+			c.Set(t.Context(), key, "x", 0)
+			err := b.Release(t.Context(), r.Hold)
+			if c.Del(t.Context(), key); err != nil || c.Exists(t.Context(), r.Name).Val() > 0 {
+				t.Errorf("%+v: other data under %s: %v", o, key, err)
+			}
+		}
+	}
+}
+
+// Whether a server refuses a user, or is busy, is no fact about a lock; and nothing of the command was executed.
+func TestRefusalsOfServers(t *testing.T) {
+	for text, unsent := range map[string]bool{
+		"NOAUTH Authentication required.":                                                 true,
+		"WRONGPASS invalid username-password pair or user is disabled.":                   true,
+		"NOPERM this user has no permissions to run the 'evalsha' command":                true,
+		"NOPERM this user has no permissions to access one of the keys used as arguments": true,
+		"BUSY Redis is busy running a script. You can only call SCRIPT KILL.":             true,
+		"LOADING Redis is loading the dataset in memory":                                  true,
+		"READONLY You can't write against a read only replica.":                           true,
+		"ERR max number of clients reached":                                               true,
+		"MISCONF Redis is configured to save RDB snapshots script: 3c, on @user_script:1": false,
+		"ERR The user executing the script can't run this command script: 3c":             false,
+		"NOPERM User executing the script can't access a key script: 3c":                  false,
+		"OOM command not allowed when used memory > 'maxmemory'. script: 3c":              false,
+	} {
+		b, err := NewConn(answering{&redisconn.ReplyError{Text: text}}, nil)
+		b = opened(t, b, err)
+		b.markWorks()
+		r := request("", driver.Exclusive)
+		_, err = b.Acquire(t.Context(), r)
+		if err == nil || driver.Final(err) || errors.Is(err, driver.ErrUnsent) != unsent {
+			t.Errorf("%s: acquire: %v; unsent: %v", text, err, !unsent)
+		}
+		for call, err := range map[string]error{"renew": b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "release": b.Release(t.Context(), r.Hold)} {
+			if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s: %s: %v", text, call, err)
+			}
+		}
+	}
+}
+
+// answering is a server with one answer to all.
+type answering struct{ err error }
+
+func (a answering) Do(context.Context, string, []string) (any, error) { return nil, a.err }
+func (a answering) DoAll(_ context.Context, _ string, commands [][]string) []redisconn.Answer {
+	return redisconn.FailAll(len(commands), a.err)
+}
+func (a answering) At(context.Context, string) (redisconn.Server, error) { return nil, a.err }
+func (a answering) All(context.Context) ([]redisconn.Server, error)      { return nil, a.err }
+func (answering) Slot(string) int                                        { return 0 }
+func (answering) Refresh()                                               {}
+func (answering) Slotted() bool                                          { return false }
+func (answering) Strict() bool                                           { return false }
+func (answering) Name() string                                           { return "answering" }
+func (answering) Close()                                                 {}
+
+// A server without room for another client says so before it reads anything.
+func TestTooManyClients(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	b := openAt(t, srv.URL(), Options{})
+	c := raw(t, srv.Addr()).Conn()
+	defer c.Close()
+	for _, command := range [][]any{{"CONFIG", "SET", "maxclients", "1"}, {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"}} {
+		if err := c.Do(t.Context(), command...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
+	if !errors.Is(err, driver.ErrUnsent) || driver.Final(err) || !strings.Contains(err.Error(), "max number of clients") {
+		t.Errorf("no room: %v", err)
+	}
+	if err := c.Do(t.Context(), "CONFIG", "SET", "maxclients", "100").Err(); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, b, request("", driver.Exclusive))
 }

@@ -13,6 +13,8 @@ import (
 type ReplyError struct {
 	Text  string
 	Cause error // the library's
+
+	script bool // the place in a script was removed from Text
 }
 
 func (e *ReplyError) Error() string { return "redis: " + e.Text }
@@ -127,7 +129,7 @@ func Explain(err error) error {
 	if !is || IsRefusal(err) {
 		return err
 	}
-	plain := &ReplyError{Text: WithoutScript(re.Text), Cause: re.Cause}
+	plain := re.plain()
 	switch {
 	case re.HasCode("NOAUTH"):
 		return Refuse("the server wants a user or password, and was given none", re)
@@ -158,7 +160,7 @@ func Unexecuted(err error) bool {
 	case NotExecuted(re), re.tooMany():
 		return true
 	}
-	return WithoutScript(re.Text) == re.Text && slices.ContainsFunc(unexecuted, re.HasCode)
+	return !re.plain().script && slices.ContainsFunc(unexecuted, re.HasCode)
 }
 
 // tooMany reports whether the server has no room for another client. It says so before it reads anything.
@@ -183,6 +185,12 @@ type rewordedError struct {
 func (e *rewordedError) Error() string { return e.text }
 
 func (e *rewordedError) Unwrap() []error { return e.cause }
+
+// plain returns e with a text for people.
+func (e *ReplyError) plain() *ReplyError {
+	text := WithoutScript(e.Text)
+	return &ReplyError{Text: text, Cause: e.Cause, script: e.script || text != e.Text}
+}
 
 // WithoutScript removes the place in a script from the text of an error. Servers before 7.0 put it
 // first, later ones last.

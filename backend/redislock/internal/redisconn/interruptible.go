@@ -1,6 +1,7 @@
 package redisconn
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -107,6 +108,7 @@ type interruptibleConn struct {
 	mu        sync.Mutex
 	stopped   bool
 	answerDue atomic.Bool // something was sent, and no answer has come
+	admitted  bool        // the server has answered something
 }
 
 // pastDeadline is a deadline that has passed.
@@ -157,8 +159,16 @@ func (c *interruptibleConn) Write(b []byte) (int, error) {
 
 func (c *interruptibleConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 {
-		c.answerDue.Store(false)
+	if n == 0 {
+		return n, err
+	}
+	c.answerDue.Store(false)
+	if !c.admitted {
+		if text, refused := bytes.CutPrefix(b[:n], []byte("-")); refused && bytes.HasPrefix(text, []byte(tooManyClients)) {
+			// go-redis would take it for an answer to HELLO, and go on until the connection breaks.
+			return 0, &ReplyError{Text: string(bytes.TrimSpace(text))}
+		}
+		c.admitted = true
 	}
 	return n, err
 }
