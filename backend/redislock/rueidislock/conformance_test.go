@@ -5,12 +5,14 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/rueidis"
 )
@@ -106,4 +108,58 @@ func TestBadArguments(t *testing.T) {
 	if b, err := New(c, &redislock.Options{Scripts: "on"}); b != nil || !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("bad options: %v, %v", b, err)
 	}
+}
+
+// rueidis would send a release twice, and the second one finds nothing.
+func TestConnectionsWithALife(t *testing.T) {
+	g := testserver.SharedRedisCluster(t)
+	for _, o := range []rueidis.ClientOption{single(testserver.SharedRedis(t).Addr()), {InitAddress: g.Addrs()}, sentinel(testserver.SharedRedisSentinel(t))} {
+		o.ConnLifetime = time.Hour
+		c, err := rueidis.NewClient(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if b, err := New(c, nil); b != nil || !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "ConnLifetime") {
+			t.Errorf("a client of %v with ConnLifetime: %v", c.Mode(), err)
+		}
+	}
+}
+
+// A password that changes, and is refused for a while, ends nothing.
+func TestPasswordOfAFunction(t *testing.T) {
+	srv := testserver.Redis(t, "--requirepass", "pw")
+	var password atomic.Value
+	password.Store("pw")
+	o := single(srv.Addr())
+	o.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+		return rueidis.AuthCredentials{Username: "default", Password: password.Load().(string)}, nil
+	}
+	b := open(t, o, redislock.Options{}, nil)
+	r := driver.Request{Hold: driver.Hold{Name: "a", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Hour}, Fences: 1}
+	acquire(t, b, r)
+	admin, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr()}, ForceSingleClient: true, Password: "pw"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	for _, command := range [][]string{{"CONFIG", "SET", "requirepass", "pw2"}, {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"}} {
+		if err := admin.Do(t.Context(), admin.B().Arbitrary(command...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if err := b.Renew(ctx, []driver.Hold{r.Hold})[0]; err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+			t.Errorf("a renewal with the old password: %v", err)
+		}
+		other := r
+		other.Name, other.Owner = "b", driver.NewOwner()
+		if _, err := b.Acquire(ctx, other); err == nil || driver.Final(err) {
+			t.Errorf("an attempt with the old password: %v", err)
+		}
+		cancel()
+	}
+	password.Store("pw2")
+	locktest.Eventually(t, "the lock is released", func() bool { return b.Release(t.Context(), r.Hold) == nil })
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -26,12 +27,30 @@ import (
 // each node, which is rueidis's default: with PipelineMultiplex above 0, and anywhere with DisableAutoPipelining, a release may
 // overtake the attempt of a caller that gave up, and the lock then stays held for its TTL.
 //
+// A client with ConnLifetime is ErrInvalid: rueidis sends all that waits for an answer again when a connection's life ends,
+// also with DisableRetry, and then Unlock says that the lock it has just released was lost. Passwords that change need no
+// ConnLifetime, but AuthCredentialsFn, which rueidis calls for each connection.
+//
 // rueidis exposes neither its database nor the name of Sentinel's master: see Options.Name.
 func New(c rueidis.Client, opts *redislock.Options) (*redislock.Backend, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%w: want a rueidis client, not nil", driver.ErrInvalid)
 	}
+	if connsExpire(c) {
+		return nil, fmt.Errorf("%w: a rueidis client with ConnLifetime sends commands twice: want one without", driver.ErrInvalid)
+	}
 	return redislock.NewConn(connOf(c), opts)
+}
+
+// connsExpire reports whether a client is known to have ConnLifetime. rueidis does not say it, but its clients have a
+// field for it. One that has no such field any more is taken as it is.
+func connsExpire(c rueidis.Client) bool {
+	v := reflect.ValueOf(c)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	has := v.Elem().FieldByName("hasLftm")
+	return has.IsValid() && has.Kind() == reflect.Bool && has.Bool()
 }
 
 func connOf(c rueidis.Client) redisconn.Client {
