@@ -79,7 +79,8 @@
 //
 // Redis acknowledges before it has stored or replicated. A crash or failover can lose a
 // lock that is held. Then there are two holders, and only the fence tells them apart.
-// Redis ends TTLs by its wall clock: a step forward ends locks early.
+// Redis ends TTLs by its wall clock: a step forward ends locks early, and a step back lets what ends by its
+// TTL end later by as much. A release does not depend on the clock.
 //
 // All scripts may be executed twice for one call: the second time finds what the first
 // one made for that Owner. This package does not repeat a release whose answer was lost, since
@@ -129,8 +130,9 @@
 //
 // A cluster needs CLUSTER SLOTS besides, and for sharded messages PUBSUB SHARDNUMSUB,
 // SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE. A user who may not send PUBSUB SHARDNUMSUB gets classic
-// messages: if other users have sharded ones, set pubsub=on.
+// messages, and asks again from time to time: if other users have sharded ones, set pubsub=on.
 //
-// Without SUBSCRIBE waiters poll. If the right to run scripts is withdrawn later, attempts
-// fail with ErrInvalid; a holder keeps its lock until its TTL ends or the right is back.
+// Without SUBSCRIBE waiters poll. If a right or the login is withdrawn later, all calls fail with an
+// error that says so and is no fact, so they are repeated. A holder keeps its lock until its TTL ends or the
+// right is back.
 package redislock
