@@ -20,9 +20,10 @@
 // Parameters: layout (string, redisson), prefix (put before every name), timeout (of
 // connecting, and of one answer; default 5s; a later answer counts as lost), pubsub
 // (see PubSub), replicas and replica_timeout (see Replicas), scripts (auto, off; see Without
-// scripts). With Sentinel: sentinel_user and sentinel_password, if the sentinels want a login. With
+// scripts), password_file (in place of the password; it is read at each login). With Sentinel:
+// sentinel_user and sentinel_password or sentinel_password_file, if the sentinels want a login. With
 // TLS: ca, a file of certificates to trust instead of the system's; cert and key, files with the
-// client's own; servername, the name in all servers' certificates, instead of the hosts; sentinel_tls=false if the sentinels have none.
+// client's own, all read for each connection; servername, the name in all servers' certificates, instead of the hosts; sentinel_tls=false if the sentinels have none.
 //
 // # Sentinel
 //
