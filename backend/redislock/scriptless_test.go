@@ -356,16 +356,17 @@ func TestScriptsAreForbiddenMeanwhile(t *testing.T) {
 			r := request("", driver.Exclusive)
 			acquire(t, b, r)
 			admin(t, c, "-@scripting")
-			if err := refused(t, b, request("", driver.Exclusive), driver.ErrInvalid); !strings.Contains(err.Error(), "scripts=off") {
-				t.Errorf("acquire: %v, want to be told of the option", err)
+			if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); !errors.Is(err, driver.ErrUnsent) || driver.Final(err) || !strings.Contains(err.Error(), "scripts=off") {
+				t.Errorf("acquire: %v, want no fact, and to be told of the option", err)
 			}
-			if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil || errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "scripts=off") {
+			if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) || !strings.Contains(err.Error(), "scripts=off") {
 				t.Errorf("renew: %v", err)
 			}
-			if err := b.Release(t.Context(), r.Hold); err == nil || errors.Is(err, driver.ErrLost) {
+			if err := b.Release(t.Context(), r.Hold); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
 				t.Errorf("release: %v", err)
 			}
-			// Clients that start now do without scripts, and respect the lock.
+			// A new client of the caller is told for good. A new one by URL does without scripts, and respects the lock.
+			refused(t, openGoRedis(t, srv.Addr(), Options{}), request("", driver.Exclusive), driver.ErrInvalid)
 			late := openOwn(t, srv.Addr(), Options{})
 			refused(t, late, request(r.Name, driver.Exclusive), driver.ErrHeld)
 			admin(t, c, "+@scripting")
