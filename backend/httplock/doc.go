@@ -20,7 +20,7 @@
 //	password_file  a file with the token, which is read again when a server refuses the token
 //	timeout        how long Open waits for an answer; default 5s
 //
-// The token is the URL's password, without a user, or in a file, or comes from Options.Credentials. It is never part of
+// The token is the URL's password, without a user, or in a file, or comes from OpenOptions.Credentials. It is never part of
 // an error. It is sent in the clear over http. HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed, except for Unix sockets.
 //
 // # Several servers

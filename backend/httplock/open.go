@@ -24,7 +24,7 @@ const (
 
 func init() {
 	for _, s := range []string{scheme, secureScheme, unixScheme} {
-		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u, Options{}) })
+		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u, OpenOptions{}) })
 	}
 }
 
@@ -33,15 +33,15 @@ func init() {
 // the token.
 func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
 
-// Options are what a URL can't say.
-type Options struct {
+// OpenOptions are what a URL can't say.
+type OpenOptions struct {
 	// Credentials, if not nil, returns the token as the password, in place of the URL. The user is not used. It is
 	// called by Open, and when a server refuses the token, from several goroutines. An error lets that call fail.
 	Credentials func(ctx context.Context) (user, password string, err error)
 }
 
 // OpenWith is Open with options; nil means none.
-func OpenWith(ctx context.Context, rawURL string, opts *Options) (*Backend, error) {
+func OpenWith(ctx context.Context, rawURL string, opts *OpenOptions) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
@@ -50,12 +50,12 @@ func OpenWith(ctx context.Context, rawURL string, opts *Options) (*Backend, erro
 		return nil, fmt.Errorf("%w: want a URL such as https://host1,host2/ or http+unix:///path/to.sock", driver.ErrInvalid)
 	}
 	if opts == nil {
-		opts = &Options{}
+		opts = &OpenOptions{}
 	}
 	return openURL(ctx, u, *opts)
 }
 
-func openURL(ctx context.Context, u *url.URL, opts Options) (*Backend, error) {
+func openURL(ctx context.Context, u *url.URL, opts OpenOptions) (*Backend, error) {
 	o, err := readURL(u, opts)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ type urlOptions struct {
 	timeout time.Duration
 }
 
-func readURL(u *url.URL, opts Options) (*urlOptions, error) {
+func readURL(u *url.URL, opts OpenOptions) (*urlOptions, error) {
 	p := driver.NewParams(u)
 	o := &urlOptions{timeout: p.Duration("timeout", 5*time.Second)}
 	var errs []error

@@ -54,7 +54,7 @@ func TestURLs(t *testing.T) {
 		u, err := driver.ParseURL(raw)
 		var o *urlOptions
 		if err == nil {
-			o, err = readURL(u, Options{})
+			o, err = readURL(u, OpenOptions{})
 		}
 		if want == "" {
 			if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
@@ -294,7 +294,7 @@ func TestMissingCertificateIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := readURL(u, Options{})
+	o, err := readURL(u, OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func readToken(u *url.URL, p *driver.Params, credentials netaddr.Credentials) (*
 		return t, nil
 	}
 	if _, own, err := inURL(context.Background()); own != "" || err != nil {
-		return nil, fmt.Errorf("%w: a token in the URL and Options.Credentials: want one of them", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: a token in the URL and OpenOptions.Credentials: want one of them", driver.ErrInvalid)
 	}
 	return &token{credentials: credentials}, nil
 }

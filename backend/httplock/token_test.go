@@ -21,7 +21,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testcert"
 )
 
-// A token of Options.Credentials is asked for by Open, and again when a server refuses it.
+// A token of OpenOptions.Credentials is asked for by Open, and again when a server refuses it.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -46,7 +46,7 @@ func TestCredentials(t *testing.T) {
 		w.Write([]byte(`{"distlock":"denied","detail":"the server doesn't know this token"}`))
 	}))
 	defer srv.Close()
-	o := &Options{Credentials: func(context.Context) (string, string, error) {
+	o := &OpenOptions{Credentials: func(context.Context) (string, string, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked++

@@ -31,8 +31,8 @@ func init() {
 // servers are too old, the chroot does not exist, or the user is refused.
 func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
 
-// Options are what a URL can't say.
-type Options struct {
+// OpenOptions are what a URL can't say.
+type OpenOptions struct {
 	// Credentials, if not nil, returns the user and the password of a login, in place of the URL's. It is called before each
 	// connection, and after the servers have refused a right. It must be safe for concurrent use. If it returns an
 	// error that connection fails, and another is tried.
@@ -40,9 +40,9 @@ type Options struct {
 }
 
 // OpenWith is Open with options; nil means none.
-func OpenWith(ctx context.Context, rawURL string, opts *Options) (*Backend, error) {
+func OpenWith(ctx context.Context, rawURL string, opts *OpenOptions) (*Backend, error) {
 	if opts == nil {
-		opts = &Options{}
+		opts = &OpenOptions{}
 	}
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {

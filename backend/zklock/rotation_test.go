@@ -181,7 +181,7 @@ func TestCredentials(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedZooKeeper(t)
 	var calls atomic.Int32
-	opts := &Options{Credentials: func(context.Context) (string, string, error) {
+	opts := &OpenOptions{Credentials: func(context.Context) (string, string, error) {
 		calls.Add(1)
 		return "ann", "s3cret", nil
 	}}
@@ -203,7 +203,7 @@ func TestCredentials(t *testing.T) {
 	if _, err := OpenWith(t.Context(), strings.Replace(srv.URL(), "zk://", "zk://ann:hunter2@", 1), opts); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("two logins: %v", err)
 	}
-	sealed := &Options{Credentials: func(context.Context) (string, string, error) { return "", "", errors.New("the vault is sealed") }}
+	sealed := &OpenOptions{Credentials: func(context.Context) (string, string, error) { return "", "", errors.New("the vault is sealed") }}
 	if _, err := OpenWith(t.Context(), patiently(srv.URL()), sealed); err == nil || errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "the vault is sealed") {
 		t.Errorf("no login: %v", err)
 	}

@@ -86,7 +86,7 @@ func (c *Certificates) Hint(err error) string {
 	case !m.ends.IsZero() && time.Now().After(m.ends):
 		return fmt.Sprintf("; the certificate in %s ended at %s", c.own, m.ends.Format(time.RFC3339))
 	}
-	return Hint(err)
+	return hint(err)
 }
 
 // Authorities returns the certificates in a file's text, which what names in errors.
@@ -110,9 +110,8 @@ func KeyPair(what string, cert, key []byte) (tls.Certificate, error) {
 	return own, nil
 }
 
-// Hint returns what may help after a connection with TLS failed, to be put behind the error. It is empty if the
-// error says it.
-func Hint(err error) string {
+// hint is Hint for files that are in order.
+func hint(err error) string {
 	var unverified *tls.CertificateVerificationError
 	var remote *net.OpError
 	switch record := (tls.RecordHeaderError{}); {

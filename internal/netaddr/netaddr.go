@@ -3,7 +3,6 @@
 package netaddr
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net"
 	"net/url"
@@ -33,12 +32,6 @@ func Of(u *url.URL, defaultPort string) ([]string, error) {
 // order they were written in.
 func Listed(addrs []string) string {
 	return strings.Join(slices.Compact(slices.Sorted(slices.Values(addrs))), ",")
-}
-
-// TLS is ReadCertificates for a config that does not change. It goes once each backend asks for a config per connection.
-func TLS(p *driver.Params) (*tls.Config, error) {
-	c, err := ReadCertificates(p)
-	return c.Config(), err
 }
 
 // NoTLS refuses the parameters of TLS in a URL without it. secure is the scheme that has it.

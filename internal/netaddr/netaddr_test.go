@@ -53,8 +53,8 @@ func TestTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := driver.NewParams(u)
-		config, err := TLS(p)
-		if (err == nil) != ok || err != nil && !errors.Is(err, driver.ErrInvalid) || config == nil || p.Err() != nil {
+		config, err := ReadCertificates(p)
+		if (err == nil) != ok || err != nil && !errors.Is(err, driver.ErrInvalid) || config.Config() == nil || p.Err() != nil {
 			t.Errorf("%q: %v, %v", query, err, p.Err())
 		}
 		if err := NoTLS(u, "xs"); (err == nil) != (query == "") {
