@@ -31,9 +31,11 @@ type contender struct {
 	op             string
 	ctx            context.Context
 	start          instant
-	once           bool // one attempt, beside the queue
-	waitingEmitted bool // the observer was notified of the wait
-	unwatch        bool // the backend has no watch
+	once           bool   // one attempt, beside the queue
+	nested         bool   // the caller holds it for reading: a refusal is by a writer that waits for the caller
+	waitingEmitted bool   // the observer was notified of the wait
+	told           string // the last error that the observer was told of; empty once there was an answer
+	unwatch        bool   // the backend has no watch
 	round          int
 }
 
@@ -54,15 +56,36 @@ func (k *contender) whyWaiting() error {
 	return k.queue.whyWaiting()
 }
 
-func (k *contender) emitWaiting() {
-	if !k.waitingEmitted {
-		k.waitingEmitted = true
-		if report := k.env.observer.Waiting; report != nil {
-			e := k.event()
-			e.Blocker = blockerOf(k.whyWaiting())
-			report(e)
-		}
+// emitWaiting reports the wait. undo ends it.
+func (k *contender) emitWaiting(undo func()) {
+	if k.waitingEmitted {
+		return
 	}
+	k.waitingEmitted = true
+	if report := k.env.observer.Waiting; report != nil {
+		e := k.event()
+		e.Blocker = blockerOf(k.whyWaiting())
+		emit(report, e, undo)
+	}
+}
+
+// emitUnanswered reports that the last attempt had no answer.
+func (k *contender) emitUnanswered() {
+	if k.last == nil || errors.Is(k.last, ErrHeld) {
+		k.told = ""
+		return
+	}
+	report, text := k.env.observer.Unanswered, ""
+	if report != nil {
+		text = k.last.Error()
+	}
+	if text == k.told {
+		return
+	}
+	k.told = text
+	e := k.event()
+	e.Op, e.Err = k.op, k.last
+	emit(report, e, k.pass)
 }
 
 func (k *contender) giveUpWaiting(err error) error {
@@ -70,7 +93,7 @@ func (k *contender) giveUpWaiting(err error) error {
 		if report := k.env.observer.GaveUp; report != nil {
 			e := k.event()
 			e.Blocker, e.Err = blockerOf(err), err
-			report(e)
+			emit(report, e, nil)
 		}
 	}
 	return err
@@ -109,7 +132,11 @@ func (k *contender) contend() (*Lease, error) {
 		if k.once {
 			return nil, k.giveUp(fail(k.op, k.s.name, err))
 		}
-		k.emitWaiting()
+		if k.nested && errors.Is(err, ErrHeld) {
+			return nil, k.giveUp(fail(k.op, k.s.name, errBehindWriter))
+		}
+		k.emitWaiting(k.pass)
+		k.emitUnanswered()
 		if k.arm() {
 			continue
 		}
@@ -178,7 +205,7 @@ func (k *contender) request(onLost func()) driver.Request {
 
 // takesPlace reports whether a refused attempt leaves a place in the queue of the backend.
 func (k *contender) takesPlace() bool {
-	return !k.once && k.env.caps.QueueingOf(k.s.mode) != driver.QueueNever
+	return !k.once && !k.nested && k.env.caps.QueueingOf(k.s.mode) != driver.QueueNever
 }
 
 // granted makes the lease and ends the role.
@@ -203,7 +230,7 @@ func (k *contender) granted(news *holdSignal, start, now instant, grant driver.G
 	if report := k.env.observer.Granted; report != nil {
 		e := k.event()
 		e.Owner, e.Fence = h.owner, grant.Fence
-		report(e)
+		emit(report, e, func() { unlockSilently(k.ctx, lease) })
 	}
 	news.attach(h) // it may be lost already
 	if k.s.revoked != nil {
@@ -464,7 +491,7 @@ func (k *contender) join(g *localQueue) *waiter {
 
 // await receives what is delivered to w, or leaves the queue when ctx ends.
 func (k *contender) await(w *waiter) (*Lease, error) {
-	k.emitWaiting()
+	k.emitWaiting(func() { k.leave(w) })
 	if k.env.isClosed() {
 		// Close may have emptied the queue before w joined it.
 		return nil, k.leaveQueue(w, fail(k.op, k.s.name, ErrClosed))
@@ -496,7 +523,7 @@ func (k *contender) receive(d delivery) (*Lease, error) {
 		if report := k.env.observer.HandedOff; report != nil {
 			e := k.event()
 			e.Owner, e.Fence = d.lease.h.owner, d.lease.Fence()
-			report(e)
+			emit(report, e, func() { unlockSilently(k.ctx, d.lease) })
 		}
 		return d.lease, nil
 	}
@@ -505,13 +532,21 @@ func (k *contender) receive(d delivery) (*Lease, error) {
 	return k.contend()
 }
 
-// leaveQueue leaves the queue. It declines a delivery that came meanwhile.
+// leaveQueue leaves the queue with err, or with why the wait was cut short.
 func (k *contender) leaveQueue(w *waiter, err error) error {
+	last := k.leave(w)
+	if err == nil {
+		k.last = last
+		err = k.cut()
+	}
+	return k.giveUpWaiting(err)
+}
+
+// leave leaves the queue, and returns the last answer. It declines a delivery that came meanwhile.
+func (k *contender) leave(w *waiter) (last error) {
 	sh := k.queue.sh
 	sh.mu.Lock()
-	if err == nil {
-		k.last = k.queue.whyWaiting()
-	}
+	last = k.queue.whyWaiting()
 	if w.queued {
 		k.queue.waiters.remove(w)
 		k.queue.promote()
@@ -523,10 +558,7 @@ func (k *contender) leaveQueue(w *waiter, err error) error {
 	}
 	sh.recycle(w)
 	sh.mu.Unlock()
-	if err == nil {
-		err = k.cut()
-	}
-	return k.giveUpWaiting(err)
+	return last
 }
 
 // decline passes on the delivery to a caller that has given up.
@@ -535,7 +567,10 @@ func (k *contender) decline(d delivery) {
 	case d.err != nil:
 	case d.lease != nil:
 		k.env.tasks.Begin()
-		go unlockDeclined(k.env, k.ctx, d.lease)
+		go func() {
+			defer k.env.tasks.End()
+			unlockSilently(k.ctx, d.lease)
+		}()
 	default:
 		last := cmp.Or(k.last, d.role.last)
 		k.role = d.role
@@ -545,10 +580,11 @@ func (k *contender) decline(d delivery) {
 	}
 }
 
-func unlockDeclined(e *env, ctx context.Context, l *Lease) {
-	defer e.tasks.End()
-	l.h.sh.mu.Lock()
-	l.h.declined = true
-	l.h.sh.mu.Unlock()
+// unlockSilently unlocks a lease that no caller has got.
+func unlockSilently(ctx context.Context, l *Lease) {
+	h := l.h
+	h.sh.mu.Lock()
+	h.declined = true
+	h.sh.mu.Unlock()
 	_ = l.Unlock(ctx) // a release without an answer is retried
 }

@@ -2,6 +2,7 @@ package distlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -145,7 +146,8 @@ func (h *hold) attach(ctx context.Context) (*Lease, error) {
 	if !h.env.watchdog.Add(&h.life, h, &h.s.terms, start, h.s.terms.TTL) {
 		return nil, ErrClosed
 	}
-	emit(h.env.observer.Granted, Event{Context: ctx, Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: lease.Fence(), Waited: now - start})
+	event := Event{Context: ctx, Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: lease.Fence(), Waited: now - start}
+	emit(h.env.observer.Granted, event, func() { _, _ = lease.Detach(ctx) })
 	return lease, nil
 }
 
@@ -155,10 +157,15 @@ func (h *hold) attach(ctx context.Context) (*Lease, error) {
 //
 // Detach waits, until ctx ends, for a renewal in flight. It returns ErrLost if the lease is lost,
 // ErrReleased after Unlock, ErrInvalid if the lock is re-entered, and ErrUnsupported if holds end
-// with their connection (Caps.Detached). A lease that was not detached is held as before.
+// with their connection (Caps.Detached). A lease that was not detached is held as before; what may be left
+// of a lost one is released.
 func (l *Lease) Detach(ctx context.Context) (owner string, err error) {
 	if err = l.Err(); err == nil {
 		err = l.h.detach(ctx, l)
+	}
+	if errors.Is(err, ErrLost) {
+		_ = l.Unlock(ctx)
+		l.h.dropRemains() // a detach that met the loss has ended the lease
 	}
 	if err != nil {
 		return "", fail("detach", l.Name(), err)
@@ -199,6 +206,6 @@ func (h *hold) detach(ctx context.Context, l *Lease) error {
 	h.env.watchdog.Remove(ctx, &h.life)
 	h.endLocally()
 	event.Context = ctx
-	emit(h.env.observer.Released, event)
+	emit(h.env.observer.Released, event, nil)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,8 +72,13 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 	}
 	c.queues.init(&c.env)
 	c.watchdog = renew.New(renew.Config{Life: c.life, Now: c.now, Renew: b.Renew, Tasks: &c.tasks})
-	c.releaser = release.New(release.Config{Life: c.life, Now: c.now, Release: b.Release, Session: c.caps.Session, Tasks: &c.tasks})
+	c.releaser = release.New(release.Config{Life: c.life, Now: c.now, Release: b.Release, Session: c.caps.Session, Tasks: &c.tasks, Unanswered: c.releaseUnanswered})
 	return c, nil
+}
+
+// releaseUnanswered reports that a release in the background had no answer.
+func (c *Client) releaseUnanswered(h driver.Hold, err error) {
+	emit(c.observer.Unanswered, Event{Context: context.Background(), Op: "release", Name: h.Name, Mode: h.Mode, Owner: h.Owner, Err: err}, nil)
 }
 
 func (c *Client) fillOptions() error {
@@ -172,72 +178,128 @@ func (c *Client) Caps() driver.Caps { return c.caps }
 
 // Close ends the client: waiting calls return ErrClosed, every lease's context is cancelled with
 // that cause, every hold is released, and the backend is closed. Close takes a few CallTimeouts at
-// most. Its error counts the holds that could not be released by then. They end with their TTL.
-// Another call returns the same.
+// most, except where it waits for the end of a MinHold. Its error counts the holds that could not be
+// released by then. They end with their TTL. Another call returns the same.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		close(c.done)
-		c.die()
-		c.closed = c.shutdown()
+		var report func()
+		report, c.closed = c.shutdown()
+		report()
 	})
 	return c.closed
 }
 
-func (c *Client) shutdown() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Duration(c.longest.Load()))
-	defer cancel()
+// shutdown closes the client, and returns the function that reports the releases.
+func (c *Client) shutdown() (report func(), err error) {
 	c.queues.dismiss()
-	left := c.releaseAll(ctx)
+	kept, others, reports := c.endLeases()
+	waits := c.caps.Session && len(kept) > 0
+	if !waits {
+		c.die()
+	}
+	ctx, cancel := c.lastCalls()
+	defer func() { cancel() }()
+	left := c.releaseAll(ctx, others)
+	short := len(failing(kept, func(h *hold) error {
+		if reports[h] == nil {
+			return h.prolong(ctx) // an Unlock keeps it already
+		}
+		return h.keep(ctx)
+	}))
+	if waits {
+		awaitMinHold(kept)
+		c.die()
+		cancel()
+		ctx, cancel = c.lastCalls()
+	}
 	idle := c.tasks.wait(ctx)
-	unanswered := c.releaser.Stop() - left
-	err := c.backend.Close()
+	c.watchdog.Stop()
+	unanswered := c.releaser.Stop() - len(left)
+	err = c.backend.Close()
 	c.calls.close()
 	switch {
 	case unanswered > 0:
 		err = errors.Join(err, fmt.Errorf("%d releases had no answer; the locks they are for end with their TTL", unanswered))
-	case !idle && left == 0:
+	case !idle && len(left) == 0:
 		err = errors.Join(err, errors.New("calls are still under way; what they take ends with its TTL"))
 	}
-	if left > 0 {
-		err = errors.Join(err, fmt.Errorf("%d locks were not released; they end with their TTL", left))
+	if len(left) > 0 {
+		err = errors.Join(err, fmt.Errorf("%d locks were not released; they end with their TTL", len(left)))
 	}
-	if err != nil {
-		return fail("close", "", err)
+	if short > 0 {
+		err = errors.Join(err, fmt.Errorf("%d locks may end before MinHold is over: they could not be prolonged", short))
 	}
-	return nil
-}
-
-// releaseAll ends and releases every hold, many at a time, and returns how many were left when ctx
-// ended. It calls the backend once more for the holds without an answer, after all others.
-func (c *Client) releaseAll(ctx context.Context) int {
-	// The leases end first, without a call: the holds at the back of a long list may wait for longer than their trust lasts.
-	reports := map[renew.Holder]func(error){}
-	var ended []renew.Holder
-	for _, h := range c.watchdog.Close() {
-		if report := h.(*hold).closeLeases(); report != nil {
-			reports[h], ended = report, append(ended, h)
+	report = func() {
+		for h, report := range reports {
+			report(left[h])
 		}
 	}
-	silent := failing(ended, func(h renew.Holder) bool { return h.(*hold).closeDown(ctx, reports[h]) })
-	return len(failing(silent, func(h renew.Holder) bool {
-		err := h.(*hold).giveUp(ctx)
-		return err == nil || errors.Is(err, ErrLost)
-	}))
+	if err != nil {
+		err = fail("close", "", err)
+	}
+	return report, err
 }
 
-// failing calls f for all holds, many at a time, and returns the holds for which it was false.
-func failing(holds []renew.Holder, f func(renew.Holder) bool) (left []renew.Holder) {
+// lastCalls returns the context of calls that Close makes.
+func (c *Client) lastCalls() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 2*time.Duration(c.longest.Load()))
+}
+
+// endLeases ends all leases, without a call: the holds at the back of a long list may wait for longer than their trust
+// lasts. It returns the holds that MinHold keeps, the others that it has ended, and the functions that report the
+// release of those that it has ended.
+func (c *Client) endLeases() (kept, others []*hold, reports map[*hold]func(error)) {
+	reports = map[*hold]func(error){}
+	for _, holder := range c.watchdog.Close() {
+		h := holder.(*hold)
+		report := h.closeLeases()
+		if report != nil {
+			reports[h] = report
+		}
+		switch {
+		case h.minHoldLeft() > 0:
+			kept = append(kept, h)
+		case report != nil:
+			others = append(others, h)
+		}
+	}
+	return kept, others, reports
+}
+
+// awaitMinHold waits until MinHold is over for all of them.
+func awaitMinHold(kept []*hold) {
+	for _, h := range kept {
+		time.Sleep(h.minHoldLeft())
+	}
+}
+
+// releaseAll releases holds whose leases have ended, many at a time, and returns those that were left when ctx
+// ended, and why. It calls the backend once more for the holds without an answer, after all others.
+func (c *Client) releaseAll(ctx context.Context, ended []*hold) map[*hold]error {
+	silent := failing(ended, func(h *hold) error { return h.closeDown(ctx) })
+	return failing(slices.Collect(maps.Keys(silent)), func(h *hold) error {
+		if err := h.giveUp(ctx); !errors.Is(err, ErrLost) {
+			return err
+		}
+		return nil
+	})
+}
+
+// failing calls f for all holds, many at a time, and returns its errors.
+func failing(holds []*hold, f func(*hold) error) map[*hold]error {
 	room := make(chan struct{}, 64)
 	var wg wait.Group
 	var mu sync.Mutex
+	left := map[*hold]error{}
 	for _, h := range holds {
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
-			if !f(h) {
+			if err := f(h); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				left = append(left, h)
+				left[h] = err
 			}
 		})
 	}

@@ -16,39 +16,53 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	if !h.env.caps.Downgrade {
 		return fmt.Errorf("%w: %s can't downgrade", ErrUnsupported, h.env.caps.Name)
 	}
+	reports, err := h.changeToReader(ctx, l)
+	for _, report := range reports {
+		report()
+	}
+	return err
+}
+
+// changeToReader makes the downgrade, and returns what reports it.
+func (h *hold) changeToReader(ctx context.Context, l *Lease) (reports []func(), err error) {
 	if err := h.beginDowngrade(l); err != nil {
-		return err
+		return nil, err
 	}
 	defer h.endDowngrade()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.life.Trust()-h.env.now())
 	defer cancel()
 	start, grant, err := h.requestDowngrade(ctx)
-	if err == nil && h.becomeReader(l, grant) {
+	before, changed := Event{}, false
+	if err == nil {
+		before, changed = h.becomeReader(l, grant)
+	}
+	if changed {
 		claim.End(start, h.s.trusted(grant))
+		reports = append(reports, func() { emit(h.env.observer.Downgraded, before, nil) })
 		if h.env.now() < h.life.Trust() {
-			return nil
+			return reports, nil
 		}
 		err = renew.ErrDeadline
 	} else {
 		claim.End(0, 0)
 	}
 	if driver.Final(err) {
-		return err // nothing has changed
+		return nil, err // nothing has changed
 	}
 	err = cmp.Or(err, ErrLost)
-	h.Lose(err, true)()
+	reports = append(reports, h.Lose(err, true))
 	h.mayBeBack()
 	h.dropRemains() // the backend may have it as a reader by now
 	if !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", ErrLost, err)
 	}
-	return err
+	return reports, err
 }
 
 // beginDowngrade keeps the hold, until endDowngrade, from being handed off or entered for writing.
@@ -79,23 +93,23 @@ func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant drive
 		r.OnRevoke = (&holdSignal{h: h, revoke: true}).notify
 	}
 	unknown := false
-	err = h.retry(ctx, math.MaxInt, func() error {
+	err = h.retry(ctx, math.MaxInt, func() (bool, error) {
 		start = h.env.now()
 		call := h.env.calls.context(ctx, h.s.terms.CallTimeout)
 		defer call.End()
 		grant, err = h.env.backend.Acquire(call, r)
 		switch {
 		case errors.Is(err, driver.ErrSpent):
-			return fmt.Errorf("%w: %v", ErrLost, err)
+			return true, fmt.Errorf("%w: %v", ErrLost, err)
 		case errors.Is(err, ErrHeld):
 			// No other Owner can hold beside a writer. A grant after this would be a new hold.
-			return fmt.Errorf("%w: %v", ErrLost, err)
+			return true, fmt.Errorf("%w: %v", ErrLost, err)
 		case driver.Final(err) && unknown:
 			// A try without an answer may have made it a reader's.
-			return fmt.Errorf("%w: %v", ErrLost, err)
+			return true, fmt.Errorf("%w: %v", ErrLost, err)
 		}
 		unknown = unknown || err != nil && !errors.Is(err, driver.ErrUnsent)
-		return err
+		return err == nil || errors.Is(err, ErrLost) || driver.Final(err), err
 	})
 	return start, grant, err
 }
@@ -107,22 +121,20 @@ func (h *hold) mayBeBack() {
 	h.mayRemain = h.mayRemain || h.gone
 }
 
-// becomeReader makes the hold one for reading. It leaves the queue, so that other readers can be
-// granted beside it. It reports false if the hold ended meanwhile.
-func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
+// becomeReader makes the hold one for reading, and returns its event from before. It leaves the queue, so that other
+// readers can be granted beside it. It reports false if the hold ended meanwhile.
+func (h *hold) becomeReader(l *Lease, grant driver.Grant) (before Event, changed bool) {
 	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
 	if h.ended {
-		h.sh.mu.Unlock()
-		return false
+		return before, false
 	}
-	before := h.event(l, h.env.now())
+	before = h.event(l, h.env.now())
 	h.mode, h.regranted = Read, true
 	l.mu.Lock()
 	l.fence = grant.Fence
 	l.mu.Unlock()
 	h.leaveQueue()
 	h.queue = nil
-	h.sh.mu.Unlock()
-	emit(h.env.observer.Downgraded, before)
-	return true
+	return before, true
 }

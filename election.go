@@ -52,7 +52,8 @@ const turn = driver.TurnLife
 //
 // When ctx ends, the lock is released, and Lead returns an *Error that matches ctx.Err(), joined with
 // the errors of lead and of the release, if any. ErrInvalid, ErrUnsupported and ErrClosed end it, and
-// WaitAtMost, which bounds each campaign. An unreachable backend does not: Lead waits until it is back.
+// WaitAtMost, which bounds each campaign. An unreachable backend does not, nor one that refuses the login or a right for the
+// moment: Lead waits until it answers, and Observer.Unanswered tells why it does not.
 func (e *Election) Lead(ctx context.Context, lead func(term context.Context) error) error {
 	for {
 		gaveUp, err := e.term(ctx, lead)

@@ -31,7 +31,6 @@ type env struct {
 	releaser *release.Releaser
 	calls    calls
 	tasks    tasks // contenders and background releases
-	endings  endings
 
 	// attached has the holds that Attach has made, by Owner, until they end; nil while it makes one.
 	attached sync.Map
@@ -89,22 +88,6 @@ func (e *env) after(d time.Duration, f func()) {
 		f()
 	})
 }
-
-// endings counts the holds that endLater ends, so that an outage makes few goroutines of them.
-type endings struct{ n atomic.Int32 }
-
-const maxEndings = 64
-
-// begin reports whether one more may begin.
-func (e *endings) begin() bool {
-	if e.n.Add(1) <= maxEndings {
-		return true
-	}
-	e.n.Add(-1)
-	return false
-}
-
-func (e *endings) end() { e.n.Add(-1) }
 
 // calls makes the contexts that bound calls to the backend. A context with a timer of its own for
 // each call costs more than the rest of an uncontended lock in this package, so calls that begin at

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,7 @@ type hold struct {
 	declined    bool // the waiter that it was handed to had given up
 
 	longestTTL atomic.Int64 // the greatest TTL of a request; raised under sh.mu
+	told       atomic.Bool  // the backend says that it is gone; Lose follows
 	life       renew.Hold
 }
 
@@ -128,7 +130,7 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	}
 	if h.queue != nil && h.queue.handOff(h, now) {
 		h.sh.mu.Unlock()
-		emit(report, event)
+		emit(report, event, nil)
 		return nil
 	}
 	h.markEnded()
@@ -140,7 +142,7 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	err := h.giveUp(call)
 	h.endLocally()
 	event.Err = err
-	emit(report, event)
+	emit(report, event, nil)
 	return err
 }
 
@@ -188,21 +190,14 @@ func (h *hold) leaveQueue() {
 	h.queue.promote()
 }
 
-// giveUp stops the renewal, waits for one in flight, and releases the hold or lets it end by
-// MinHold, all within ctx. Where a session would end the hold sooner, giveUp goes on renewing it,
-// and it is released later.
+// giveUp releases a hold whose leases have ended, within ctx, or keeps it until MinHold is over.
 func (h *hold) giveUp(ctx context.Context) error {
-	if rest := h.minHoldLeft(); rest > 0 && h.env.caps.Session {
-		h.env.watchdog.Keep(&h.life)
-		h.env.after(rest, h.releaseKept)
-		return nil
+	if h.minHoldLeft() > 0 {
+		return h.keep(ctx)
 	}
 	if !h.env.watchdog.Remove(ctx, &h.life) {
-		h.endLater()
-		return fail("unlock", h.s.name, renew.ErrNoAnswer)
-	}
-	if rest := h.minHoldLeft(); rest > 0 {
-		return h.endIn(ctx, rest)
+		h.releaseLater()
+		return h.unconfirmed(renew.ErrNoAnswer)
 	}
 	return h.release(ctx)
 }
@@ -210,31 +205,78 @@ func (h *hold) giveUp(ctx context.Context) error {
 // minHoldLeft returns how long the hold has to be kept for MinHold.
 func (h *hold) minHoldLeft() time.Duration { return h.since + h.s.minHold - h.env.now() }
 
-// releaseKept releases a hold that was kept for MinHold.
-func (h *hold) releaseKept() {
-	h.env.watchdog.Forget(&h.life)
-	h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
+// keep goes on renewing the hold, whose leases have ended, where it would end before MinHold is over, and has it released
+// then.
+func (h *hold) keep(ctx context.Context) error {
+	h.env.watchdog.Keep(&h.life)
+	h.releaseLater()
+	return h.prolong(ctx)
 }
 
-// releaseLater is releaseKept once MinHold is over. If the client is closed before, the hold ends with
-// its TTL.
+// prolong makes the hold live until MinHold is over, also if this process ends before, and ends its renewal. A session that
+// ends sooner ends the hold, and is renewed.
+func (h *hold) prolong(ctx context.Context) error {
+	if h.env.caps.Session {
+		return nil
+	}
+	err := h.retry(ctx, 4, func() (bool, error) { return answered(h.prolongOnce(ctx)) })
+	if err != nil {
+		return fail("unlock", h.s.name, fmt.Errorf("if this process ends, so may the lock before MinHold is over: %w", unknown(err)))
+	}
+	h.env.watchdog.Forget(&h.life)
+	return nil
+}
+
+func (h *hold) prolongOnce(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, h.s.terms.CallTimeout)
+	defer stop()
+	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
+	if err != nil {
+		return err
+	}
+	// The margin is no part of the life that is left at the backend.
+	ttl, err := claim.Extension(h.minHoldLeft() - h.s.terms.Margin)
+	if err != nil || ttl == 0 {
+		claim.End(0, 0)
+		return err
+	}
+	ttl = max(ttl, h.env.caps.MinTTL)
+	h.sh.mu.Lock()
+	h.longestTTL.Store(int64(max(h.requestedTTL(), ttl)))
+	h.sh.mu.Unlock()
+	return claim.Renew(ttl)
+}
+
+// releaseLater releases the hold in the background once MinHold is over. If the client is closed before, the hold ends
+// with its TTL.
 func (h *hold) releaseLater() {
-	h.env.after(h.minHoldLeft(), func() {
+	release := func() {
+		h.env.watchdog.Forget(&h.life)
+		h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
+	}
+	rest := h.minHoldLeft()
+	if rest <= 0 {
+		release()
+		return
+	}
+	h.env.after(rest, func() {
 		if h.minHoldLeft() <= 0 {
-			h.releaseKept()
+			release()
 		}
 	})
 }
 
+// release releases the hold at the backend, whose answer is nil, ErrLost, or none: then the release goes on in the
+// background.
 func (h *hold) release(ctx context.Context) error {
 	trusted := h.env.now() < h.life.Trust()
 	tries := 0
-	err := h.retry(ctx, 4, func() error {
+	err := h.retry(ctx, 4, func() (bool, error) {
 		err := h.env.backend.Release(ctx, h.remains())
 		if !errors.Is(err, driver.ErrUnsent) {
 			tries++
 		}
-		return err
+		return answered(err)
 	})
 	switch {
 	case err == nil:
@@ -242,56 +284,33 @@ func (h *hold) release(ctx context.Context) error {
 	case errors.Is(err, ErrLost) && tries > 1 && trusted:
 		// An earlier try without an answer had released it.
 		return nil
-	case errors.Is(err, ErrLost) || driver.Final(err):
+	case errors.Is(err, ErrLost):
 		return fail("unlock", h.s.name, err)
 	}
 	h.env.releaser.Add(h.remains(), nil)
-	return fail("unlock", h.s.name, err)
+	return h.unconfirmed(err)
 }
 
-// endIn lets the hold end by itself after d, also if this process ends before.
-func (h *hold) endIn(ctx context.Context, d time.Duration) error {
-	last := h.remains()
-	last.TTL, last.Shorten = max(d, h.env.caps.MinTTL), true
-	holds := []driver.Hold{last}
-	err := h.retry(ctx, 4, func() error { return renew.Answer(h.env.backend.Renew(ctx, holds), 0) })
-	if err == nil {
-		if h.requestedTTL() > h.s.terms.TTL {
-			h.releaseLater() // an Extend without an answer may arrive after this
-		}
-		return nil
+// unconfirmed returns the error of an Unlock that the backend has not confirmed.
+func (h *hold) unconfirmed(err error) error { return fail("unlock", h.s.name, unknown(err)) }
+
+// answered reports whether err answers a release or a renewal.
+func answered(err error) (bool, error) { return err == nil || errors.Is(err, ErrLost), err }
+
+// unknown returns an error that is of no kind but ErrLost: whatever else a backend says to a release or to the last
+// renewal of a hold, the hold may be there.
+func unknown(err error) error {
+	if err == nil || errors.Is(err, ErrLost) || !driver.Final(err) {
+		return err
 	}
-	if !errors.Is(err, ErrLost) && !driver.Final(err) {
-		h.endLater()
-	}
-	return fail("unlock", h.s.name, err)
+	return errors.New(plainText(err))
 }
 
-// endLater calls endIn again until there is an answer: without one, the backend may end the hold before MinHold is
-// over. If the client is closed before, the hold ends with its TTL.
-func (h *hold) endLater() {
-	h.env.after(min(h.minHoldLeft(), wait.Jitter(h.s.terms.TTL/9)), func() {
-		switch rest := h.minHoldLeft(); {
-		case rest <= 0:
-			h.releaseKept()
-		case h.env.isClosed():
-		case h.env.watchdog.InFlight(&h.life) != nil || !h.env.endings.begin():
-			h.endLater()
-		default:
-			defer h.env.endings.end()
-			// One that gets no answer leaves its place to others soon.
-			ctx, cancel := context.WithTimeout(h.env.life, min(rest, h.s.terms.CallTimeout/2))
-			defer cancel()
-			_ = h.endIn(ctx, rest)
-		}
-	})
-}
-
-// retry calls f until the backend answers, at most tries times, and only within ctx.
-func (h *hold) retry(ctx context.Context, tries int, f func() error) error {
+// retry calls f until it is done, at most tries times, and only within ctx.
+func (h *hold) retry(ctx context.Context, tries int, f func() (done bool, err error)) error {
 	for try := 0; ; try++ {
-		err := f()
-		if err == nil || errors.Is(err, ErrLost) || driver.Final(err) || try+1 == tries {
+		done, err := f()
+		if done || try+1 == tries {
 			return err
 		}
 		if wait.Sleep(ctx, wait.Jitter(wait.Backoff(try, 5*time.Millisecond, h.s.terms.CallTimeout/4))) != nil {
@@ -328,7 +347,7 @@ func (h *hold) Lose(why error, mayRemain bool) (report func()) {
 		l.end(event.Err) // an Unlock that came first returns ErrLost too
 	}
 	h.endLocally()
-	return func() { emit(observe, event) }
+	return func() { emit(observe, event, nil) }
 }
 
 // Warn warns the user that the lease is going to be lost.
@@ -345,9 +364,10 @@ func (h *hold) Answered(err error, left time.Duration) {
 	h.sh.mu.Unlock()
 	switch {
 	case err == nil:
-		emit(h.env.observer.Renewed, event)
+		emit(h.env.observer.Renewed, event, nil)
 	case !errors.Is(err, ErrLost):
-		emit(h.env.observer.Unanswered, event)
+		event.Op = "renew"
+		emit(h.env.observer.Unanswered, event, nil)
 	}
 }
 
@@ -374,7 +394,7 @@ func (h *hold) deliverRevoke() {
 			h.sh.mu.Lock()
 			event := h.event(l, h.env.now())
 			h.sh.mu.Unlock()
-			report(event)
+			emit(report, event, nil)
 		}
 		h.s.revoked(l.handle())
 	}
@@ -401,7 +421,7 @@ func (h *hold) dropRemains() {
 		return
 	}
 	if h.takeRemains() {
-		h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
+		h.releaseLater()
 	}
 }
 
@@ -433,25 +453,21 @@ func (h *hold) closeLeases() (report func(error)) {
 	}
 	return func(err error) {
 		event.Err = err
-		emit(released, event)
+		emit(released, event, nil)
 	}
 }
 
-// closeDown releases a hold that closeLeases has ended, and reports whether it is released. If not, or if
-// MinHold keeps it, the caller calls giveUp.
-func (h *hold) closeDown(ctx context.Context, report func(error)) bool {
-	if h.minHoldLeft() > 0 {
-		report(nil)
-		return false
-	}
+// closeDown releases a hold that closeLeases has ended, within a short time. Without an answer the caller calls giveUp.
+func (h *hold) closeDown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, h.s.terms.CallTimeout/4)
 	defer cancel()
-	err := renew.ErrNoAnswer
-	if h.env.watchdog.Remove(ctx, &h.life) {
-		err = h.env.backend.Release(ctx, h.remains())
+	if !h.env.watchdog.Remove(ctx, &h.life) {
+		return renew.ErrNoAnswer
 	}
-	report(err)
-	return err == nil || errors.Is(err, ErrLost)
+	if err := h.env.backend.Release(ctx, h.remains()); !errors.Is(err, ErrLost) {
+		return err
+	}
+	return nil
 }
 
 // extend makes the hold last for at least d from now, for its lease l, by a renewal of its own.
@@ -495,9 +511,13 @@ func (n *holdSignal) notify() {
 	n.received = true
 	h := n.h
 	n.mu.Unlock()
-	if h != nil {
-		go n.deliver(h)
+	if h == nil {
+		return
 	}
+	if !n.revoke {
+		h.told.Store(true)
+	}
+	go n.deliver(h)
 }
 
 func (n *holdSignal) attach(h *hold) {

@@ -171,10 +171,15 @@ func (l *Lease) Err() error {
 	l = l.core()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil && l.h.env.now() >= l.h.life.Trust() {
+	switch {
+	case l.err != nil:
+		return l.err
+	case l.h.told.Load():
+		return l.h.lostError(renew.ErrGone)
+	case l.h.env.now() >= l.h.life.Trust():
 		return l.h.lostError(renew.ErrDeadline)
 	}
-	return l.err
+	return nil
 }
 
 // Fence returns the lease's fencing token, which is greater than the fence of every lease that held
@@ -208,9 +213,11 @@ func (l *Lease) Deadline() time.Time { return l.h.env.base.Add(l.h.life.Trust())
 // ended, and takes about CallTimeout at most.
 //
 // It returns nil once the backend has confirmed. ErrLost says that the lease was lost before; a
-// successor is not touched. ErrUnavailable says that there was no answer: the release is retried in
-// the background, and the lock ends with its TTL at the latest. Another call returns at once:
-// ErrLost if the lease had been lost before the first, else nil.
+// successor is not touched. ErrUnavailable says that there was no answer, or a refusal for a reason that may
+// pass, such as a withdrawn right: the release is retried in the background, and the lock ends with its TTL
+// at the latest. Another call returns at once: ErrLost if the lease had been lost before the first, else nil.
+//
+// With MinHold, Unlock within that time ends the lease and keeps the lock; see there.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if ctx == nil {
 		ctx = context.Background() // a panic now would keep the lock
@@ -236,8 +243,9 @@ func (l *Lease) Unlock(ctx context.Context) error {
 
 // Extend makes the lease last for at least d from now. It never shortens it. A lease that is
 // renewed is renewed by at least d from then on. Extend returns ErrInvalid if d goes beyond
-// MaxHold, or beyond the backend's maximum less the margin; ErrLost if the lease is lost;
-// ErrUnavailable if there was no answer: then the old deadline holds.
+// MaxHold, or beyond the backend's maximum less the margin; ErrUnsupported if the backend can't keep
+// a hold for so long after its grant, as ZooKeeper beyond its session; ErrLost if the lease is lost;
+// ErrUnavailable if there was no answer. After any error the old deadline holds.
 func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	const op = "extend"
 	if err := l.Err(); err != nil {
@@ -357,7 +365,7 @@ func (w *leakWatch) report() {
 	event := l.h.event(l, l.h.env.now())
 	l.h.sh.mu.Unlock()
 	event.Stack = trace(w.stack)
-	emit(l.h.env.observer.Leaked, event)
+	emit(l.h.env.observer.Leaked, event, nil)
 }
 
 // trace formats a stack, without the calls of this package on top.

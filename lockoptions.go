@@ -68,9 +68,19 @@ func MaxHold(d time.Duration) LockOption {
 }
 
 // MinHold keeps the lock from others until d after its grant, even if it is unlocked sooner and the
-// process then ends: a short job is not run again at once by a host whose clock is behind. Unlock
-// does not wait for it. A process that dies before it unlocks keeps the lock for its TTL. Where
-// holds end with a session (Caps.Session), MinHold lasts until Client.Close at most.
+// process then ends: a short job is not run again at once by a host whose clock is behind.
+//
+// Unlock does not wait for it: the client goes on renewing the hold and releases it when d is over. If the
+// TTL would end the hold before, Unlock prolongs it, and returns ErrUnavailable if that was not confirmed:
+// then the lock may end sooner if the process does. Client.Close leaves such a hold to its TTL.
+//
+// Where holds end with a session (Caps.Session: etcd, ZooKeeper, and locks of a database connection),
+// nothing outlives the session. There Client.Close waits until d is over, and a program that ends without
+// Close keeps the lock for what is left of its session, which is a TTL at most, and nothing where the
+// session is a connection.
+//
+// A process that dies before it unlocks keeps the lock for its TTL, and one that loses the lock keeps
+// nothing. MinHold is ErrInvalid if it is more than MaxHold, or than the TTL with WithoutRenewal.
 func MinHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.minHold = d }}
 }
@@ -225,6 +235,8 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return invalid("MinHold %v is above the maximum of %s, %v", s.minHold, caps.Name, caps.Longest())
 	case s.terms.MaxHold > 0 && s.minHold > s.terms.MaxHold:
 		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.terms.MaxHold)
+	case s.terms.Fixed && s.minHold > s.terms.TTL:
+		return invalid("MinHold %v is more than the TTL of a lease that is not renewed, %v", s.minHold, s.terms.TTL)
 	case s.warn == nil && s.terms.WarnBefore != 0:
 		return invalid("WarnBefore %v without a function; want one to call", s.terms.WarnBefore)
 	case s.warn != nil && (s.terms.WarnBefore <= 0 || s.terms.WarnBefore >= s.terms.TTL-s.terms.Margin):

@@ -73,18 +73,24 @@ func (m *MultiLock) Do(ctx context.Context, f func(ctx context.Context) error) e
 
 // takeAll takes the locks in order, each under the context of the one before: the end of one ends all
 // that came after it.
-func (m *MultiLock) takeAll(ctx context.Context, op string, one func(lock, context.Context, string) (*Lease, error)) (*MultiLease, error) {
+func (m *MultiLock) takeAll(ctx context.Context, op string, one func(lock, context.Context, string) (*Lease, error)) (multi *MultiLease, failed error) {
 	if m.bad != nil {
 		return nil, fail(op, "", m.bad)
 	}
-	all := &MultiLease{}
+	all, taken := &MultiLease{}, false
+	defer func() {
+		if !taken {
+			failed = join(failed, all.Unlock(ctx)) // also if an observer panics
+		}
+	}()
 	for _, l := range m.locks {
 		lease, err := all.next(ctx, op, l, one)
 		if err != nil {
-			return nil, join(err, all.Unlock(ctx))
+			return nil, err
 		}
 		all.leases = append(all.leases, lease)
 	}
+	taken = true
 	return all, nil
 }
 
@@ -123,8 +129,10 @@ func (m *MultiLease) Err() error {
 // Unlock releases all leases, the last first, even if some fail; see Lease.Unlock.
 func (m *MultiLease) Unlock(ctx context.Context) error {
 	var errs []error
-	for _, l := range slices.Backward(m.leases) {
-		errs = append(errs, l.Unlock(ctx))
-	}
+	func() {
+		for _, l := range m.leases {
+			defer func() { errs = append(errs, l.Unlock(ctx)) }() // also if an observer panics
+		}
+	}()
 	return errors.Join(errs...)
 }

@@ -34,8 +34,9 @@ func (m *Mutex) one() lock { return m.l }
 //
 // A wait that ctx ends returns an *Error that matches ctx.Err() and the last answer
 // of the backend (ErrHeld, ErrUnavailable). An unreachable backend does not end the
-// wait. ErrInvalid, ErrUnsupported and ErrClosed end it at once. It is also ErrInvalid if ctx belongs
-// to a lease that keeps this lock from being granted: the caller would wait for itself.
+// wait, nor does one that refuses the login or a right for the moment: Observer.Unanswered tells why. ErrInvalid,
+// ErrUnsupported and ErrClosed end it at once. It is also ErrInvalid if ctx belongs to leases that keep this
+// lock from being granted: the caller would wait for itself.
 func (m *Mutex) Lock(ctx context.Context) (*Lease, error) { return m.l.lock(ctx, "lock") }
 
 // TryLock makes one attempt. It returns ErrHeld if another Owner holds the lock or is ahead in the
@@ -143,18 +144,30 @@ func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
 	return lease, err
 }
 
-// wait is lock without a stack, for leases that can't leak.
+// wait is lock without a stack, for leases that can't leak. A lease that is lost before it can be returned is none: another
+// Owner may have been granted since.
 func (l lock) wait(ctx context.Context, op string) (*Lease, error) {
+	for {
+		lease, err := l.waitOnce(ctx, op)
+		if lease == nil || !errors.Is(lease.Err(), ErrLost) {
+			return lease, err
+		}
+		_ = lease.Unlock(ctx)
+	}
+}
+
+func (l lock) waitOnce(ctx context.Context, op string) (*Lease, error) {
 	if lease, err := l.prepare(ctx, op); lease != nil || err != nil {
 		return lease, err
 	}
-	if err := l.waitsForItself(ctx); err != nil {
+	nested, err := l.waitsForItself(ctx)
+	if err != nil {
 		return nil, fail(op, l.s.name, err)
 	}
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
-	k := &contender{env: &l.c.env, queues: &l.c.queues, s: l.s, op: op, ctx: ctx, start: l.c.now()}
-	if l.s.fair {
+	k := &contender{env: &l.c.env, queues: &l.c.queues, s: l.s, op: op, ctx: ctx, start: l.c.now(), nested: nested}
+	if l.s.fair || nested {
 		return k.contend()
 	}
 	return k.enqueue()
@@ -187,8 +200,14 @@ func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
 	if err == nil {
 		lease, err = k.contend()
 	}
+	if lease != nil {
+		if lost := lease.Err(); errors.Is(lost, ErrLost) { // another Owner may have been granted since
+			_ = lease.Unlock(ctx)
+			return nil, &Error{Op: op, Name: l.s.name, Kind: ErrUnavailable, Err: errors.New(plainText(lost))}
+		}
+	}
 	if report := l.c.observer.Refused; report != nil && errors.Is(err, ErrHeld) {
-		report(Event{Context: ctx, Name: l.s.name, Mode: l.s.mode, Waited: l.c.now() - start, Blocker: blockerOf(err), Err: err})
+		emit(report, Event{Context: ctx, Name: l.s.name, Mode: l.s.mode, Waited: l.c.now() - start, Blocker: blockerOf(err), Err: err}, nil)
 	}
 	return lease, err
 }
@@ -200,7 +219,7 @@ func (l lock) besideQueue(ctx context.Context, op string) (contender, error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	g := l.c.queues.queueOf(sh, l.s.name)
-	if err := g.busy(); err != nil {
+	if err := g.busy(l.s.mode); err != nil {
 		return contender{}, fail(op, l.s.name, err)
 	}
 	g.tries++
@@ -229,22 +248,37 @@ func (l lock) check(ctx context.Context, op string) error {
 }
 
 // waitsForItself refuses to wait for a lock that the caller holds by ctx: only the caller could end
-// such a wait.
-func (l lock) waitsForItself(ctx context.Context) error {
+// such a wait. nested says that the caller holds it for reading, and wants that again: then it waits for itself if a
+// writer is ahead.
+func (l lock) waitsForItself(ctx context.Context) (nested bool, err error) {
+	permits := 0
+	var counted *hold
 	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
 		if outer.h.s.name != l.s.name || outer.h.env.caps.Name != l.c.caps.Name || outer.Err() != nil {
 			continue
 		}
-		if mode := outer.Mode(); !mode.Alone() && mode == l.s.mode && l.s.limit != 1 {
+		mode := outer.Mode()
+		switch {
+		case mode == Read && l.s.mode == Read:
+			nested = true
 			continue
+		case mode == Counted && l.s.mode == Counted:
+			if outer.h != counted { // not re-entered
+				counted, permits = outer.h, permits+1
+			}
+			if permits < l.s.limit {
+				continue
+			}
 		}
 		if l.s.reentrant {
-			return invalid("the caller holds it as %v, by its context, and so would wait for itself; a hold can't be raised to %v: unlock it first, or take it as %v at once", outer.Mode(), l.s.mode, l.s.mode)
+			return false, invalid("the caller holds it as %v, by its context, and so would wait for itself; a hold can't be raised to %v: unlock it first, or take it as %v at once", mode, l.s.mode, l.s.mode)
 		}
-		return invalid("the caller holds it, by its context, and so would wait for itself; make the lock Reentrant, or pass a context from outside")
+		return false, invalid("the caller holds it, by its context, and so would wait for itself; make the lock Reentrant, or pass a context from outside")
 	}
-	return nil
+	return nested, nil
 }
+
+var errBehindWriter = invalid("the caller holds it for reading, by its context, and a writer waits for that, so that the caller would wait for itself; make the lock Reentrant, or pass a context from outside")
 
 // reenter makes another lease on the hold of ctx, if that covers the mode.
 func (l lock) reenter(ctx context.Context) *Lease {

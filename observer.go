@@ -8,17 +8,27 @@ import (
 )
 
 // Observer is notified of what happens to a client's locks, for metrics, traces and logs. Every field may
-// be nil. The functions are called inline, by many goroutines at once and with no mutex held: they must be quick and must
-// not call the client. The events of one lease come in their order, but renewals may come at any place among them,
-// and a lease that ends while it is being handed off may report its end first or alone.
+// be nil. The functions are called inline, by many goroutines at once and with no mutex held, after what they report: they
+// must be quick and must not call the client. The events of one lease come in their order, but renewals may come at any
+// place among them, and a lease that ends while it is being handed off may report its end first or alone.
+//
+// A panic is not caught. In a call of the user's it continues in that call, which has happened or not as a whole: a Lock that
+// panics holds nothing and waits for nothing, an Unlock has released. In a goroutine of the client's it ends the program,
+// as any panic does.
 type Observer struct {
-	Waiting    func(Event) // a caller starts to wait, inside the process or at the backend: Blocker
-	GaveUp     func(Event) // a caller stopped waiting: Err says why, Waited how long, Blocker
-	Refused    func(Event) // a try was refused: Err, Blocker
-	Granted    func(Event) // the backend granted a lock: Waited, Fence
-	HandedOff  func(Event) // a waiter of this process got the lock without the backend: Waited, Fence
-	Renewed    func(Event) // a hold was renewed: Left
-	Unanswered func(Event) // a renewal had no answer (Err), and is retried until the lease's deadline: Left
+	Waiting   func(Event) // a caller starts to wait, inside the process or at the backend: Blocker
+	GaveUp    func(Event) // a caller stopped waiting: Err says why, Waited how long, Blocker
+	Refused   func(Event) // a try was refused: Err, Blocker
+	Granted   func(Event) // the backend granted a lock: Waited, Fence
+	HandedOff func(Event) // a waiter of this process got the lock without the backend: Waited, Fence
+	Renewed   func(Event) // a hold was renewed: Left
+
+	// Unanswered is called when the backend could not be reached, refused the login or a right, or gave no answer otherwise
+	// (Err), and the client tries again: with Op "renew" for each such renewal, which is retried until the lease's deadline
+	// (Left); with Op "release" for a release in the background; with the call's own Op, such as "lock", for a wait (Waited).
+	// The latter two are reported when the error has another text than the last one.
+	Unanswered func(Event)
+
 	Asked      func(Event) // another program asked for the release of a lease that is Revocable: Held
 	Lost       func(Event) // a lease was lost: Err says why, Held how long it was held
 	Released   func(Event) // a lease was unlocked, or its client was closed: Held; Err if the backend did not confirm
@@ -41,6 +51,7 @@ type Event struct {
 	// It is a field, since slog and OpenTelemetry take it beside what the event has, and most observers ignore it.
 	Context context.Context
 
+	Op     string // what had no answer; for Unanswered
 	Name   string
 	Mode   Mode
 	Owner  string // identifies the hold. It is the right to release it, so no log or metric shows it
@@ -64,10 +75,21 @@ type Event struct {
 	Stack string // where the lease was taken, the caller of Lock first; for Leaked
 }
 
-func emit(f func(Event), e Event) {
-	if f != nil {
-		f(e)
+// emit calls f, which is the user's, and may panic or end the goroutine. Then the panic continues, after undo, if that is
+// not nil: it ends what the caller was about to do next, or to return. What happened is complete before: no mutex is
+// held, no claim, and no role in a queue that undo does not pass on.
+func emit(f func(Event), e Event, undo func()) {
+	if f == nil {
+		return
 	}
+	returned := false
+	defer func() {
+		if !returned && undo != nil {
+			undo()
+		}
+	}()
+	f(e)
+	returned = true
 }
 
 // blockerOf returns the first holder that an error names, without its Owner; nil if it names none.
@@ -116,7 +138,7 @@ func both(a, b func(Event)) func(Event) {
 // longWait is from when on LogTo warns of a wait.
 const longWait = time.Second
 
-// LogTo returns an observer that logs each event: a loss as an error; a renewal without an answer, a leak, a release that
+// LogTo returns an observer that logs each event: a loss as an error; what had no answer, a leak, a release that
 // was not confirmed and a wait of more than a second as a warning; all else for debugging. The handler is
 // called inline: one that blocks delays Lock, Unlock and renewals.
 func LogTo(l *slog.Logger) *Observer {
@@ -137,7 +159,7 @@ func LogTo(l *slog.Logger) *Observer {
 	return &Observer{
 		Waiting: log(slog.LevelDebug, "waiting for a lock"), Refused: log(slog.LevelDebug, "lock refused"),
 		GaveUp: wait("gave up waiting for a lock"), Granted: wait("lock granted"), HandedOff: wait("lock handed off"),
-		Renewed: log(slog.LevelDebug, "lock renewed"), Unanswered: log(slog.LevelWarn, "renewal of a lock without an answer"),
+		Renewed: log(slog.LevelDebug, "lock renewed"), Unanswered: log(slog.LevelWarn, "no answer about a lock; trying again"),
 		Asked: log(slog.LevelDebug, "release of a lock requested"), Lost: log(slog.LevelError, "lock lost"),
 		Released: func(e Event) {
 			if e.Err != nil {
@@ -153,6 +175,9 @@ func LogTo(l *slog.Logger) *Observer {
 // attrs describes an event for a log.
 func (e Event) attrs() []slog.Attr {
 	attrs := []slog.Attr{slog.String("lock", e.Name), slog.String("mode", e.Mode.String())}
+	if e.Op != "" {
+		attrs = append(attrs, slog.String("op", e.Op))
+	}
 	if e.Fence != 0 {
 		attrs = append(attrs, slog.Uint64("fence", e.Fence))
 	}

@@ -149,21 +149,31 @@ func (c *lateContext) Err() error {
 	return nil
 }
 
-// A hold that is lost before it is granted is reported in that order.
+// A hold that is lost before Lock returns is reported in that order, and no caller gets its lease: others may hold by then.
 func TestLostAsItIsGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorded
 		b := newRig()
+		first := true
 		b.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
 			g, err := next(ctx, req)
-			req.OnLost()
+			if first {
+				first = false
+				err = errors.Join(err, b.Backend.Release(ctx, req.Hold))
+				req.OnLost()
+			}
 			return g, err
 		}
 		c := client(t, b, &distlock.Options{Observer: r.observer()})
 		lease := mustLock(t, c.Mutex("x"))
 		synctest.Wait()
-		if want := []string{"granted", "lost"}; !slices.Equal(r.kinds, want) || lease.Err() == nil {
+		if want := []string{"granted", "lost", "granted"}; !slices.Equal(r.kinds, want) || lease.Err() != nil {
 			t.Errorf("got %v, want %v; %v", r.kinds, want, lease.Err())
+		}
+		mustUnlock(t, lease)
+		first = true
+		if _, err := c.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, distlock.ErrLost) {
+			t.Errorf("TryLock: %v, want ErrUnavailable", err)
 		}
 	})
 }
@@ -323,7 +333,7 @@ func TestLogTo(t *testing.T) {
 		for _, want := range []string{
 			`level=DEBUG msg="lock granted" lock=x mode=exclusive fence=`, `level=DEBUG msg="waiting for a lock" lock=x`,
 			`level=DEBUG msg="lock refused" lock=x`, "blocker=", `level=WARN msg="lock `, "waited=2.",
-			`level=WARN msg="renewal of a lock without an answer" lock=x`, `error="connection reset"`, `level=ERROR msg="lock lost" lock=x`,
+			`level=WARN msg="no answer about a lock; trying again" lock=x mode=exclusive op=renew`, `error="connection reset"`, `level=ERROR msg="lock lost" lock=x`,
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in\n%s", want, text)

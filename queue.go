@@ -89,11 +89,14 @@ func (q *queues) queueOf(sh *shard, name string) *localQueue {
 func (sh *shard) historyOf(hash uint64) *history { return &sh.past[hash>>32%uint64(len(sh.past))] }
 
 // busy returns why a single attempt would be refused: this process holds the lock, or a caller in it
-// was refused before and waits. sh.mu is held.
-func (g *localQueue) busy() error {
+// was refused before and waits. A reader may be let in beside what keeps out a writer of this process: only the backend
+// knows. sh.mu is held.
+func (g *localQueue) busy(mode Mode) error {
 	switch {
 	case g.held != nil:
 		return g.heldHere()
+	case mode == Read:
+		return nil
 	case errors.Is(g.refusal, ErrHeld) && (g.waiters.head != nil || g.contender):
 		return g.refusal
 	case g.waiters.head != nil:

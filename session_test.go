@@ -213,7 +213,7 @@ func TestMinHoldInASession(t *testing.T) {
 	const minHold = 10 * ttl
 	for what, opts := range map[string][]distlock.LockOption{
 		"renewed": nil,
-		"fixed":   {distlock.WithoutRenewal()},
+		"fixed":   {distlock.WithoutRenewal(), distlock.WithTTL(minHold)},
 		"MaxHold": {distlock.MaxHold(minHold)},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -236,22 +236,40 @@ func TestMinHoldInASession(t *testing.T) {
 	}
 }
 
-// A hold that is kept for MinHold ends with Close.
-func TestCloseEndsMinHoldInASession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memlock.NewStore()
-		other := client(t, store.Connect(), nil)
-		c, err := distlock.New(newSession(store), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mustUnlock(t, mustLock(t, c.Mutex("x", distlock.MinHold(time.Hour))))
-		time.Sleep(time.Minute)
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-		free(t, other, "x")
-	})
+// Close waits for the end of MinHold where a hold ends with the session: one that was unlocked, and one that
+// Close itself ends. Other locks are free before.
+func TestCloseWaitsForMinHoldInASession(t *testing.T) {
+	for what, unlocked := range map[string]bool{"unlocked": true, "held": false} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				other := client(t, store.Connect(), nil)
+				r := &rig{Backend: store.Connect(), caps: func(caps driver.Caps) driver.Caps { caps.Session = true; return caps }}
+				c, err := distlock.New(r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				lease := mustLock(t, c.Mutex("x", distlock.MinHold(time.Hour)))
+				mustLock(t, c.Mutex("y"))
+				if unlocked {
+					mustUnlock(t, lease)
+				}
+				time.Sleep(time.Minute)
+				time.AfterFunc(30*time.Minute, func() {
+					free(t, other, "y")
+					if len(inspect(t, other, "x").Holders) != 1 || lease.Err() == nil {
+						t.Errorf("after half an hour: %v", lease.Err())
+					}
+				})
+				if err := c.Close(); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				within(t, "closed", time.Since(start), time.Hour, time.Second)
+				free(t, other, "x")
+			})
+		})
+	}
 }
 
 // A fixed hold is not renewed after a downgrade either.

@@ -238,5 +238,8 @@ func (x *exporter) renewed(e distlock.Event) {
 }
 
 func (x *exporter) unanswered(e distlock.Event) {
+	if e.Op != "renew" {
+		return
+	}
 	x.renewals.Add(context.Background(), 1, metric.WithAttributes(attribute.String("outcome", "unknown")))
 }

@@ -45,6 +45,7 @@ type Releaser struct {
 	trying   int // goroutines in try
 	retrying int // goroutines in retry
 	stopped  bool
+	told     string // the last error, until there is an answer
 }
 
 // pending is a release without an answer.
@@ -61,7 +62,11 @@ type Config struct {
 	Now     func() time.Duration
 	Release func(context.Context, driver.Hold) error // the backend's
 	Session bool                                     // holds do not end by themselves
-	Tasks   interface {                              // counts the releases that the client's Close waits for
+
+	// Unanswered is told why a release had no answer, when that is not what it was told last.
+	Unanswered func(driver.Hold, error)
+
+	Tasks interface { // counts the releases that the client's Close waits for
 		Begin()
 		End()
 	}
@@ -201,15 +206,28 @@ func (r *Releaser) ask(x *pending, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
 	err := r.Release(ctx, x.hold)
-	if err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+	if err == nil || errors.Is(err, driver.ErrLost) {
+		r.tell("")
 		r.done()
 		return true
 	}
 	x.tries++
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.put(x)
+	r.mu.Unlock()
+	if r.tell(err.Error()) {
+		r.Unanswered(x.hold, err)
+	}
 	return false
+}
+
+// tell records the last error, and reports whether it is another one.
+func (r *Releaser) tell(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	another := text != r.told
+	r.told = text
+	return another
 }
 
 // Stop ends all releases and returns how many had no answer.

@@ -76,6 +76,7 @@ type Hold struct {
 	tries   int32         // renewals without an answer, in a row
 	capped  bool          // limit comes before granted
 	fixed   bool          // it is not renewed by itself
+	kept    bool          // its leases have ended
 	waits   bool          // it is in Watchdog.retry
 }
 

@@ -38,6 +38,7 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() {
 		end()
 		r.Close()
+		r.Stop()
 		r.tasks.Wait()
 	})
 	return r
@@ -256,11 +257,16 @@ func TestWatchdog(t *testing.T) {
 				t.Errorf("warned after %v, want 24s", at)
 			}
 		},
-		"after Close nothing is renewed and nothing can be added": func(t *testing.T, r *rig) {
+		"after Close nothing can be added, and after Stop nothing is renewed": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
 			if all := r.Close(); len(all) != 1 || all[0] != renew.Holder(h) {
 				t.Errorf("Close returned %v", all)
 			}
+			time.Sleep(time.Minute)
+			if n := r.renewals(); n == 0 || r.Add(&renew.Hold{}, h, &h.terms, r.now(), time.Minute) {
+				t.Errorf("%d renewals, or a hold was added", n)
+			}
+			r.Stop()
 			time.Sleep(time.Minute)
 			if n := r.renewals(); n != 0 || r.Add(&renew.Hold{}, h, &h.terms, r.now(), time.Minute) {
 				t.Errorf("%d renewals, or a hold was added", n)

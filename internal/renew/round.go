@@ -117,7 +117,7 @@ func (w *Watchdog) split(due map[int][]*Hold) []*round {
 // retries shares out holds without an answer, as long as there is room for another call. Holds
 // with fewer attempts come first, and share no call with the others. w.mu is held.
 func (w *Watchdog) retries() []*round {
-	if w.closed || len(w.retry) == 0 || w.retrying == maxRetries {
+	if len(w.retry) == 0 || w.retrying == maxRetries {
 		return nil
 	}
 	slices.SortStableFunc(w.retry, func(a, b *Hold) int {
@@ -214,7 +214,7 @@ func (w *Watchdog) apply(h *Hold, start instant, request driver.Hold, err error)
 	if err != nil {
 		h.retryLater(w.Now(), err)
 	} else {
-		if !h.fixed {
+		if !h.fixed && !h.kept {
 			h.ttl = max(h.ttl, request.TTL)
 		}
 		h.extendTrust(start, request.TTL)

@@ -79,8 +79,8 @@ func (w *Watchdog) HandOff(h *Hold, now instant) bool {
 	return true
 }
 
-// Keep renews h, whose leases have ended, until it is removed, even if it is fixed or limited by
-// MaxHold.
+// Keep renews h, whose leases have ended, for the TTL of its terms until it is removed, even if it is fixed or limited
+// by MaxHold.
 func (w *Watchdog) Keep(h *Hold) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,7 +88,10 @@ func (w *Watchdog) Keep(h *Hold) {
 		return
 	}
 	w.leaveRetry(h)
-	h.fixed, h.capped, h.limit, h.due = false, false, never, w.Now()
+	now := w.Now()
+	h.kept, h.fixed, h.ttl, h.limit, h.warn = true, false, h.terms.TTL, never, never
+	h.due = min(h.due, now+(h.granted-now)/2)
+	h.setEnd()
 	w.reschedule(h)
 }
 
@@ -155,21 +158,29 @@ func (w *Watchdog) Find(match func(Holder) bool) Holder {
 	return nil
 }
 
-// Close ends the watch over every hold, for good, and returns their Holders.
+// Close keeps holds from being added, and returns the Holders of those under watch, which are renewed on.
 func (w *Watchdog) Close() []Holder {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
+	var holders []Holder
+	for _, h := range w.queue {
+		holders = append(holders, h.holder)
+	}
+	return holders
+}
+
+// Stop ends the watch over every hold. It comes after Close.
+func (w *Watchdog) Stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.timer != nil {
 		w.timer.Stop()
 	}
-	var holders []Holder
 	for _, h := range w.queue {
 		h.index, h.waits = -1, false
-		holders = append(holders, h.holder)
 	}
 	w.queue, w.retry = nil, nil
-	return holders
 }
 
 // Claim keeps the Watchdog from renewing h, once a renewal in flight is done, so that its caller
