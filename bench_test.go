@@ -108,3 +108,33 @@ func heapInUse() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
+
+// BenchmarkManyLeases holds very many leases over two renewals of each, and measures the longest time that another
+// caller waits for a lock and its release meanwhile. By hand: go test -run '^$' -bench ManyLeases -benchtime 1x .
+func BenchmarkManyLeases(b *testing.B) {
+	for _, n := range []int{100_000, 300_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				c := client(b, memlock.New(), &distlock.Options{TTL: 30 * time.Second})
+				start := time.Now()
+				for i := range n {
+					if _, err := c.Mutex(fmt.Sprint("held:", i)).TryLock(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(time.Since(start).Seconds(), "s-to-lock")
+				longest, m := time.Duration(0), c.Mutex("other")
+				for time.Since(start) < 25*time.Second {
+					began := time.Now()
+					mustUnlock(b, mustLock(b, m))
+					longest = max(longest, time.Since(began))
+					time.Sleep(100 * time.Microsecond)
+				}
+				b.ReportMetric(float64(longest.Milliseconds()), "ms-longest")
+				if err := c.Close(); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+}

@@ -16,6 +16,9 @@ const (
 	// wait long for the others.
 	maxBatch = 1000
 
+	// maxSlice bounds the holds that the Watchdog looks at while others wait for its mutex.
+	maxSlice = maxBatch
+
 	// maxRetries is how many calls for holds without an answer run at once. Holds that never get an
 	// answer occupy some of them; the others renew the rest.
 	maxRetries = 32
@@ -42,44 +45,71 @@ type loss struct {
 	unknown bool // the backend may still have it
 }
 
-// lose ends holds, and reports the losses once all have ended.
-func lose(lost []loss) {
-	reports := make([]func(), len(lost))
-	for i, l := range lost {
-		reports[i] = l.h.holder.Lose(l.why, l.unknown)
+// lose ends holds, and returns what reports the losses, which is called once all have ended.
+func lose(lost []loss) (reports []func()) {
+	for _, l := range lost {
+		reports = append(reports, l.h.holder.Lose(l.why, l.unknown))
 	}
+	return reports
+}
+
+func call(reports []func()) {
 	for _, report := range reports {
 		report()
 	}
 }
 
-// tick does what is due.
+// tick does what is due, a slice at a time: other callers wait for the mutex no longer than for a slice.
 func (w *Watchdog) tick() {
-	w.mu.Lock()
-	w.armed = never
-	lost, warned, due := w.collect(w.Now())
-	rounds := append(w.split(due), w.retries()...)
-	w.arm()
-	w.mu.Unlock()
+	var reports []func()
+	for more := true; more; {
+		began := w.Now()
+		w.mu.Lock()
+		w.armed = never
+		lost, warned, due := w.collect(began)
+		rounds, pause := w.split(due), time.Duration(0)
+		more = len(w.queue) > 0 && w.queue[0].at() <= began
+		if more {
+			w.armed = 0 // this goroutine goes on, and no timer
+			pause = w.pause(began)
+		} else {
+			rounds = append(rounds, w.retries()...)
+			w.arm()
+		}
+		w.mu.Unlock()
 
-	w.start(rounds)
-	lose(lost)
-	for _, h := range warned {
-		h.holder.Warn()
+		w.start(rounds)
+		reports = append(reports, lose(lost)...)
+		for _, h := range warned {
+			h.holder.Warn()
+		}
+		if pause > 0 {
+			time.Sleep(pause)
+		}
 	}
+	call(reports)
 }
 
-// collect takes the due holds from the queue. It returns the holds whose last renewal was answered,
-// by their scale, and puts the others into w.retry. w.mu is held.
+// pause returns how long to leave the processor to others before the next slice: about as long as the one since began
+// took, unless renewals are late, or a hold is going to be lost. w.mu is held.
+func (w *Watchdog) pause(began instant) time.Duration {
+	next := w.queue[0]
+	if late := began - next.at(); late > next.ttl/8 || next.at() == next.Trust() {
+		return 0
+	}
+	return w.Now() - began
+}
+
+// collect takes due holds from the queue, maxSlice at most, and such that are due soon if there is room in a call. It
+// returns the holds whose last renewal was answered, by their scale, and puts the others into w.retry. w.mu is held.
 func (w *Watchdog) collect(now instant) (lost []loss, warned []*Hold, due map[int][]*Hold) {
 	due = map[int][]*Hold{}
-	waited := false
-	for len(w.queue) > 0 && w.queue[0].dueBy(now) {
+	for n := 0; n < maxSlice && len(w.queue) > 0 && w.queue[0].dueBy(now); n++ {
 		h := w.queue[0]
 		switch {
 		case now >= h.Trust():
 			heap.Remove(&w.queue, h.index)
-			waited = waited || h.waits
+			w.stale = w.stale || h.waits
 			h.waits = false
 			lost = append(lost, loss{h, h.whyEnded(), true})
 			continue
@@ -96,9 +126,6 @@ func (w *Watchdog) collect(now instant) (lost []loss, warned []*Hold, due map[in
 		}
 		h.schedule()
 		heap.Fix(&w.queue, 0)
-	}
-	if waited { // all at once: an outage ends as many as there are
-		w.retry = slices.DeleteFunc(w.retry, func(h *Hold) bool { return !h.waits })
 	}
 	return lost, warned, due
 }
@@ -119,6 +146,13 @@ func (w *Watchdog) split(due map[int][]*Hold) []*round {
 func (w *Watchdog) retries() []*round {
 	if len(w.retry) == 0 || w.retrying == maxRetries {
 		return nil
+	}
+	if w.stale { // all at once: an outage ends as many as there are
+		w.stale = false
+		w.retry = slices.DeleteFunc(w.retry, func(h *Hold) bool { return !h.waits })
+		if len(w.retry) == 0 {
+			return nil
+		}
 	}
 	slices.SortStableFunc(w.retry, func(a, b *Hold) int {
 		return cmp.Or(cmp.Compare(a.tries, b.tries), cmp.Compare(a.scale(), b.scale()))
@@ -202,7 +236,7 @@ func (w *Watchdog) call(r *round) []error {
 	w.mu.Unlock()
 
 	w.start(more)
-	lose(lost)
+	call(lose(lost))
 	for i, h := range r.holds {
 		h.holder.Answered(errs[i], left[i])
 	}

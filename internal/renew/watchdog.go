@@ -37,6 +37,7 @@ type Watchdog struct {
 	timer    *time.Timer
 	armed    instant // when the timer fires; never if it is not set
 	closed   bool
+	stale    bool // holds in retry were lost
 }
 
 // New returns a Watchdog without holds.

@@ -199,18 +199,20 @@ func TestSignalAtASilentServer(t *testing.T) {
 	}
 }
 
-// --min-hold goes on while the size of the terminal changes.
+// A Close that waits for the end of --min-hold goes on while the size of the terminal changes, and ends by a signal.
 func TestMinHoldDuringAResize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, began := &signals{ch: make(chan os.Signal, 2)}, time.Now()
+		closing := func() error { time.Sleep(time.Minute); return nil }
 		s.ch <- syscall.SIGWINCH
-		if s.sleep(time.Minute); time.Since(began) < time.Minute {
+		if s.giveBack(forever, closing); time.Since(began) < time.Minute {
 			t.Errorf("it ended after %v", time.Since(began))
 		}
 		s.ch <- syscall.SIGTERM
-		if s.sleep(time.Minute); time.Since(began) > time.Minute {
+		if s.giveBack(forever, closing); time.Since(began) > time.Minute+time.Second {
 			t.Error("SIGTERM did not end it")
 		}
+		time.Sleep(time.Minute)
 	})
 }
 

@@ -146,10 +146,6 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 	case unlocked != nil:
 		a.warn(unlocked)
 	}
-	if t.client.Caps().Session && signals.aborted == nil {
-		// The hold ends with this process, which --min-hold must not cut short.
-		signals.sleep(time.Until(granted.Add(o.minHold)))
-	}
 	end := exited
 	if r.GaveWay {
 		end = gaveWay

@@ -108,23 +108,6 @@ func (s *signals) giveBack(limit time.Duration, f func() error) error {
 	}
 }
 
-// sleep waits for d or a signal that ends programs.
-func (s *signals) sleep(d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	for over := time.After(d); ; {
-		select {
-		case sig := <-s.ch:
-			if slices.Contains(ending, sig) {
-				return
-			}
-		case <-over:
-			return
-		}
-	}
-}
-
 // caught is the cause of a context that a signal ended.
 type caught struct{ sig os.Signal }
 
