@@ -251,7 +251,7 @@ func (c *Client) lastCalls() (context.Context, context.CancelFunc) {
 // release of those that it has ended.
 func (c *Client) endLeases() (kept, others []*hold, reports map[*hold]func(error)) {
 	reports = map[*hold]func(error){}
-	for _, holder := range c.watchdog.Close() {
+	for _, holder := range c.watchdog.Close(func(o renew.Holder) bool { return o.(*hold).minHoldLeft() > 0 }) {
 		h := holder.(*hold)
 		report := h.closeLeases()
 		if report != nil {

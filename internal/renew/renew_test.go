@@ -37,7 +37,7 @@ func newRig(t *testing.T) *rig {
 	r.Watchdog = renew.New(renew.Config{Life: life, Now: r.now, Renew: r.call, Tasks: r})
 	t.Cleanup(func() {
 		end()
-		r.Close()
+		r.Close(func(renew.Holder) bool { return false })
 		r.Stop()
 		r.tasks.Wait()
 	})
@@ -258,13 +258,16 @@ func TestWatchdog(t *testing.T) {
 			}
 		},
 		"after Close nothing can be added, and after Stop nothing is renewed": func(t *testing.T, r *rig) {
-			h := r.add(t, "a", nil)
-			if all := r.Close(); len(all) != 1 || all[0] != renew.Holder(h) {
+			h, other := r.add(t, "a", nil), r.add(t, "b", nil)
+			if all := r.Close(func(o renew.Holder) bool { return o == renew.Holder(h) }); len(all) != 2 || all[0] == all[1] {
 				t.Errorf("Close returned %v", all)
 			}
 			time.Sleep(time.Minute)
 			if n := r.renewals(); n == 0 || r.Add(&renew.Hold{}, h, &h.terms, r.now(), time.Minute) {
 				t.Errorf("%d renewals, or a hold was added", n)
+			}
+			if h.Trust() < time.Minute || other.Trust() > 30*time.Second {
+				t.Errorf("the one that is kept is trusted until %v, the other until %v", h.Trust(), other.Trust())
 			}
 			r.Stop()
 			time.Sleep(time.Minute)

@@ -159,15 +159,25 @@ func (w *Watchdog) Find(match func(Holder) bool) Holder {
 	return nil
 }
 
-// Close keeps holds from being added, and returns the Holders of those under watch, which are renewed on.
-func (w *Watchdog) Close() []Holder {
+// Close keeps holds from being added, ends the watch over all but those for which keep is true, and returns the Holders
+// of all.
+func (w *Watchdog) Close(keep func(Holder) bool) []Holder {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
 	var holders []Holder
+	var kept holdHeap
 	for _, h := range w.queue {
 		holders = append(holders, h.holder)
+		if keep(h.holder) {
+			h.index = len(kept)
+			kept = append(kept, h)
+			continue
+		}
+		h.index, w.stale, h.waits = -1, w.stale || h.waits, false
 	}
+	w.queue = kept
+	heap.Init(&w.queue)
 	return holders
 }
 
