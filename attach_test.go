@@ -307,3 +307,25 @@ func TestUnlockOfALostLeaseAfterAttach(t *testing.T) {
 		free(t, b, "x")
 	})
 }
+
+// A Detach that meets the loss of the lease releases what may be left of it.
+func TestDetachOfALostLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		c := client(t, r, nil)
+		r.set(func(r *rig) {
+			r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+				next(ctx, holds)
+				return allErrors(holds, errNetwork)
+			}
+		})
+		lease := mustLock(t, c.Mutex("x"))
+		<-lease.Context().Done()
+		if _, err := lease.Detach(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Detach: %v, want ErrLost", err)
+		}
+		synctest.Wait()
+		allFree(t, store)
+	})
+}

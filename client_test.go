@@ -285,6 +285,7 @@ func TestBadNamesAndOptions(t *testing.T) {
 		"TTL too short":     {c.Mutex("x", distlock.WithTTL(time.Millisecond)), distlock.ErrInvalid, "minimum"},
 		"TTL too long":      {c.Mutex("x", distlock.WithTTL(2*time.Hour)), distlock.ErrInvalid, "maximum"},
 		"MaxHold zero":      {c.Mutex("x", distlock.MaxHold(0)), distlock.ErrInvalid, "MaxHold"},
+		"MinHold > TTL":     {c.Mutex("x", distlock.MinHold(2*time.Second), distlock.WithTTL(time.Second), distlock.WithoutRenewal()), distlock.ErrInvalid, "MinHold"},
 		"MinHold negative":  {c.Mutex("x", distlock.MinHold(-1)), distlock.ErrInvalid, "MinHold"},
 		"MinHold > MaxHold": {c.Mutex("x", distlock.MinHold(2*time.Second), distlock.MaxHold(time.Second)), distlock.ErrInvalid, "MinHold"},
 		"warning too early": {c.Mutex("x", distlock.WarnBefore(30*time.Second, warn)), distlock.ErrInvalid, "WarnBefore"},

@@ -234,3 +234,58 @@ func TestLateExtendBeforeMinHoldIsOver(t *testing.T) {
 		mustUnlock(t, next)
 	})
 }
+
+// MinHold is kept by the backend alone, whatever the program does after Unlock, and by a Close that comes before.
+func TestMinHoldOfAProgramThatEnds(t *testing.T) {
+	const minHold = 10 * ttl
+	for what, end := range map[string]func(*testing.T, *rig, *distlock.Client, *distlock.Lease){
+		"Unlock and no Close": func(t *testing.T, r *rig, c *distlock.Client, l *distlock.Lease) {
+			mustUnlock(t, l)
+			dead := func(context.Context, driver.Hold, releaser) error { return errNetwork }
+			r.set(func(r *rig) { r.renew, r.release = blackHole, dead })
+		},
+		"Unlock and Close": func(t *testing.T, r *rig, c *distlock.Client, l *distlock.Lease) {
+			mustUnlock(t, l)
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+		"Close": func(t *testing.T, r *rig, c *distlock.Client, l *distlock.Lease) {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+		"Unlock without an answer, and Close": func(t *testing.T, r *rig, c *distlock.Client, l *distlock.Lease) {
+			r.set(func(r *rig) { r.renew = blackHole })
+			if err := l.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+				t.Errorf("Unlock: %v, want ErrUnavailable", err)
+			}
+			r.set(func(r *rig) { r.renew = nil })
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				r := &rig{Backend: store.Connect()}
+				c, err := distlock.New(r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				other := client(t, store.Connect(), nil)
+				start := time.Now()
+				end(t, r, c, mustLock(t, c.Mutex("x", distlock.MinHold(minHold))))
+				if since := time.Since(start); since > ttl {
+					t.Errorf("it took %v", since)
+				}
+				next := mustLock(t, other.Mutex("x"))
+				within(t, "the next holder came", time.Since(start), minHold, time.Second)
+				mustUnlock(t, next)
+				r.giveBack()
+				_ = c.Close()
+			})
+		})
+	}
+}

@@ -76,3 +76,68 @@ func TestNoWaitForOneself(t *testing.T) {
 		}
 	})
 }
+
+// A reader behind a writer that waits for it is refused at once, wherever the writer is, and so is a caller that has all
+// permits: each would wait for itself.
+func TestWaitForOneselfBehindOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+		for what, writers := range map[string]*distlock.Client{"of this process": c, "of another process": other} {
+			outer, err := c.RWMutex("rw").RLock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			writer := waiter(t, t.Context(), writers.RWMutex("rw"))
+			if _, err := c.RWMutex("rw").RLock(outer.Context()); !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), "wait for itself") {
+				t.Errorf("a reader behind a writer %s: %v", what, err)
+			}
+			inner, err := c.RWMutex("rw", distlock.Reentrant()).RLock(outer.Context())
+			if err != nil {
+				t.Fatalf("a re-entrant reader behind a writer %s: %v", what, err)
+			}
+			mustUnlock(t, inner)
+			mustUnlock(t, outer)
+			mustUnlock(t, <-writer)
+		}
+		s := c.Semaphore("s", 2)
+		first, err := s.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := s.Acquire(first.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Acquire(second.Context()); !errors.Is(err, distlock.ErrInvalid) {
+			t.Errorf("a third permit of two: %v", err)
+		}
+		mustUnlock(t, second)
+		mustUnlock(t, first)
+		allFree(t, store)
+	})
+}
+
+// TryRLock is refused by the backend alone: a writer of this process that waits for a reader is not in the way where
+// others may read.
+func TestTryRLockBesideAWriterThatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		connect := func() *distlock.Client {
+			return client(t, &rig{Backend: store.Connect(), caps: withoutQueue}, nil)
+		}
+		c, other := connect(), connect()
+		held, err := other.RWMutex("x").RLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		writer := waiter(t, t.Context(), c.RWMutex("x"))
+		lease, err := c.RWMutex("x").TryRLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, lease)
+		mustUnlock(t, held)
+		mustUnlock(t, <-writer)
+	})
+}
