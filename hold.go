@@ -203,7 +203,12 @@ func (h *hold) giveUp(ctx context.Context) error {
 }
 
 // minHoldLeft returns how long the hold has to be kept for MinHold.
-func (h *hold) minHoldLeft() time.Duration { return h.since + h.s.minHold - h.env.now() }
+func (h *hold) minHoldLeft() time.Duration {
+	if h.s.minHold == 0 {
+		return 0 // such a hold may be handed off, which changes since
+	}
+	return h.since + h.s.minHold - h.env.now()
+}
 
 // keep goes on renewing the hold, whose leases have ended, where it would end before MinHold is over, and has it released
 // then.
@@ -220,7 +225,10 @@ func (h *hold) prolong(ctx context.Context) error {
 		return nil
 	}
 	err := h.retry(ctx, 4, func() (bool, error) { return answered(h.prolongOnce(ctx)) })
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrLost):
+		return fail("unlock", h.s.name, err)
+	case err != nil:
 		return fail("unlock", h.s.name, fmt.Errorf("if this process ends, so may the lock before MinHold is over: %w", unknown(err)))
 	}
 	h.env.watchdog.Forget(&h.life)
