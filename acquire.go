@@ -567,10 +567,7 @@ func (k *contender) decline(d delivery) {
 	case d.err != nil:
 	case d.lease != nil:
 		k.env.tasks.Begin()
-		go func() {
-			defer k.env.tasks.End()
-			unlockSilently(k.ctx, d.lease)
-		}()
+		go unlockDeclined(k.env, k.ctx, d.lease)
 	default:
 		last := cmp.Or(k.last, d.role.last)
 		k.role = d.role
@@ -578,6 +575,11 @@ func (k *contender) decline(d delivery) {
 		k.env.tasks.End()
 		k.last = last
 	}
+}
+
+func unlockDeclined(e *env, ctx context.Context, l *Lease) {
+	defer e.tasks.End()
+	unlockSilently(ctx, l)
 }
 
 // unlockSilently unlocks a lease that no caller has got.
