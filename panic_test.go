@@ -2,6 +2,7 @@ package distlock_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,12 +89,11 @@ func TestPanicInAnObserver(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := memlock.NewStore()
-				armed := true
+				var fired atomic.Bool
 				r := newRig()
 				r.Backend = store.Connect()
 				c := client(t, r, &distlock.Options{HandoffWindow: time.Hour, Observer: test.observer(func(distlock.Event) {
-					if armed {
-						armed = false
+					if !fired.Swap(true) {
 						panic("an observer")
 					}
 				})})

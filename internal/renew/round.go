@@ -68,7 +68,8 @@ func (w *Watchdog) tick() {
 		w.armed = never
 		lost, warned, due := w.collect(began)
 		rounds, pause := w.split(due), time.Duration(0)
-		more = len(w.queue) > 0 && w.queue[0].at() <= began
+		// Few calls renew all after an outage, so that the holds to retry are taken early, however many they are.
+		more = len(w.queue) > 0 && (w.queue[0].at() <= began || w.queue[0].tries > 0 && w.queue[0].dueBy(began))
 		if more {
 			w.armed = 0 // this goroutine goes on, and no timer
 			pause = w.pause(began)
