@@ -23,6 +23,7 @@ func panics(f func()) (caught bool) {
 func TestPanicInAnObserver(t *testing.T) {
 	type scene struct {
 		c, other *distlock.Client
+		r        *rig                               // of c
 		held     func(t *testing.T) *distlock.Lease // by the other
 	}
 	lock := func(t *testing.T, s scene) { _, _ = s.c.RWMutex("x").Lock(t.Context()) }
@@ -65,6 +66,11 @@ func TestPanicInAnObserver(t *testing.T) {
 			defer mustUnlock(t, lease)
 			lock(t, s)
 		}},
+		"Unanswered": {func(f func(distlock.Event)) *distlock.Observer { return &distlock.Observer{Unanswered: f} }, func(t *testing.T, s scene) {
+			s.r.refuse(errLogin)
+			defer s.r.giveBack()
+			lock(t, s)
+		}},
 		"HandedOff": {func(f func(distlock.Event)) *distlock.Observer { return &distlock.Observer{HandedOff: f} }, func(t *testing.T, s scene) {
 			lease := mustLock(t, s.c.RWMutex("x"))
 			time.AfterFunc(time.Second, func() { mustUnlock(t, lease) })
@@ -98,7 +104,7 @@ func TestPanicInAnObserver(t *testing.T) {
 					}
 				})})
 				other := client(t, store.Connect(), nil)
-				s := scene{c, other, func(t *testing.T) *distlock.Lease { return mustLock(t, other.RWMutex("x")) }}
+				s := scene{c, other, r, func(t *testing.T) *distlock.Lease { return mustLock(t, other.RWMutex("x")) }}
 				if !panics(func() { test.run(t, s) }) {
 					t.Fatal("the panic was swallowed")
 				}
