@@ -19,6 +19,9 @@ const (
 	// maxSlice bounds the holds that the Watchdog looks at while others wait for its mutex.
 	maxSlice = maxBatch
 
+	// maxApply bounds it for the answers of a round, many of which may come at once.
+	maxApply = 100
+
 	// maxRetries is how many calls for holds without an answer run at once. Holds that never get an
 	// answer occupy some of them; the others renew the rest.
 	maxRetries = 32
@@ -210,6 +213,11 @@ func (w *Watchdog) call(r *round) []error {
 	w.mu.Lock()
 	now := w.Now()
 	for i, h := range r.holds {
+		if i%maxApply == maxApply-1 { // others may be waiting, behind more rounds
+			w.mu.Unlock()
+			w.mu.Lock()
+			now = w.Now()
+		}
 		errs[i] = Answer(answers, i)
 		left[i] = h.Trust() - now
 		h.round = nil
