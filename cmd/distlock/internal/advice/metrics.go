@@ -15,12 +15,10 @@ import (
 
 // The metrics that the advice rests on, as Prometheus names them.
 const (
-	holdMetric    = "distlock_hold_duration_seconds"
-	waitMetric    = "distlock_wait_duration_seconds"
-	heldMetric    = "distlock_held"
-	waitingMetric = "distlock_waiting"
-	classLabel    = "class"
-	outcomeLabel  = "outcome" // how a hold ended
+	holdMetric   = "distlock_hold_duration_seconds"
+	waitMetric   = "distlock_wait_duration_seconds"
+	classLabel   = "class"
+	outcomeLabel = "outcome"
 )
 
 // FromMetrics returns what metrics in Prometheus's text format say of each class, those with the most holds first.
@@ -38,7 +36,7 @@ func FromMetrics(text io.Reader) ([]*Usage, error) {
 	usage := func(m *dto.Metric) *Usage {
 		class := cmp.Or(label(m, classLabel), "*")
 		if all[class] == nil {
-			all[class] = &Usage{Class: class, Held: &histogram{}, Waited: &histogram{}, Lost: -1}
+			all[class] = &Usage{Class: class, Held: &histogram{}, Waited: &histogram{}}
 		}
 		return all[class]
 	}
@@ -57,29 +55,11 @@ func FromMetrics(text io.Reader) ([]*Usage, error) {
 			d.(*histogram).add(m.GetHistogram())
 		}
 	}
-	for _, m := range families[holdMetric].GetMetric() {
-		outcome, u := label(m, outcomeLabel), usage(m)
-		if outcome != "" {
-			u.Lost = max(u.Lost, 0)
-		}
-		if outcome == "lost" || outcome == "expired" { // distlockotel and the server say it so
-			u.Lost += int(m.GetHistogram().GetSampleCount())
-		}
-	}
-	for _, m := range families[heldMetric].GetMetric() {
-		usage(m).Now += int(m.GetGauge().GetValue())
-	}
-	for _, m := range families[waitingMetric].GetMetric() {
-		usage(m).Waiting += int(m.GetGauge().GetValue())
-	}
 	var list []*Usage
 	for _, u := range all {
 		list = append(list, u)
 	}
-	slices.SortFunc(list, func(a, b *Usage) int {
-		return cmp.Or(cmp.Compare(b.Held.Count(), a.Held.Count()), cmp.Compare(a.Class, b.Class))
-	})
-	return list, nil
+	return sorted(list), nil
 }
 
 // label returns a label of a metric, or "".

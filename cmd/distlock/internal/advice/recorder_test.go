@@ -3,7 +3,6 @@ package advice
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -13,15 +12,11 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// life is a hold or a wait of a simulated lock.
+// life is a hold of a simulated lock.
 type life struct {
-	name       string
-	owner      string
-	from, to   time.Duration
-	known      bool // the server tells since when
-	ttl        time.Duration
-	renewEvery time.Duration
-	renewUntil time.Duration // 0: for ever
+	name, owner string
+	from, to    time.Duration
+	known       bool // the server tells since when
 }
 
 // holder returns what a server says of it.
@@ -29,16 +24,6 @@ func (l life) holder(at time.Duration) driver.Holder {
 	h := driver.Holder{Owner: l.owner, Held: -1, Left: -1}
 	if l.known {
 		h.Held = at - l.from
-	}
-	if l.ttl > 0 {
-		renewed := l.from
-		if l.renewEvery > 0 {
-			renewed += (at - l.from).Truncate(l.renewEvery)
-			if l.renewUntil > 0 {
-				renewed = min(renewed, l.renewUntil)
-			}
-		}
-		h.Left = renewed + l.ttl - at
 	}
 	return h
 }
@@ -81,7 +66,7 @@ func TestAdviceOfSamples(t *testing.T) {
 			at := time.Duration(0)
 			for i := range 600 {
 				d := time.Duration(float64(4*time.Second) * math.Exp(random.NormFloat64()/2))
-				lives = append(lives, life{name: fmt.Sprint("job:", name), owner: fmt.Sprint(name, i), from: at, to: at + d, known: known, ttl: time.Minute})
+				lives = append(lives, life{name: fmt.Sprint("job:", name), owner: fmt.Sprint(name, i), from: at, to: at + d, known: known})
 				truth = append(truth, d)
 				at += d + time.Duration(random.Int64N(int64(8*time.Second)))
 			}
@@ -89,7 +74,7 @@ func TestAdviceOfSamples(t *testing.T) {
 		}
 		slices.Sort(truth)
 		all := sampled(lives, 500*time.Millisecond, end+time.Second)
-		if len(all) != 1 || all[0].Class != "job:*" || all[0].Names != 20 || all[0].Renewed || all[0].Now != 0 {
+		if len(all) != 1 || all[0].Class != "job:*" {
 			t.Fatalf("got %+v", all)
 		}
 		u := all[0]
@@ -128,41 +113,21 @@ func TestTooFewSamples(t *testing.T) {
 	}
 }
 
-// A renewed hold is distinguished from a fixed one, and a busy name from others of its class.
-func TestRenewedAndBusy(t *testing.T) {
+// A hold that goes on counts with its duration so far, and the permits of a semaphore are holds of their own.
+func TestHoldsThatGoOn(t *testing.T) {
 	all := sampled([]life{
-		{name: "a:1", owner: "x", from: 0, to: 80 * time.Second, ttl: 30 * time.Second, renewEvery: 10 * time.Second},
-		{name: "a:2", owner: "y", from: 0, to: 10 * time.Second, ttl: 30 * time.Second},
-		{name: "b", owner: "z", from: 60 * time.Second, to: 200 * time.Second, ttl: 200 * time.Second},
+		{name: "a:1", owner: "x", from: 0, to: 80 * time.Second},
+		{name: "a:1", owner: "y", from: 10 * time.Second, to: 20 * time.Second},
+		{name: "b", owner: "z", from: 60 * time.Second, to: 200 * time.Second},
 	}, time.Second, 100*time.Second)
 	if len(all) != 2 {
 		t.Fatalf("got %+v", all)
 	}
 	a, b := all[0], all[1]
-	if a.Class != "a:*" || !a.Renewed || a.Busy < .75 || a.Busy > .85 || !a.Split() || a.TTL != 30*time.Second || a.Held.Count() != 2 {
+	if a.Class != "a:*" || a.Held.Count() != 2 || a.Held.Max() != 79500*time.Millisecond {
 		t.Errorf("a: %+v", a)
 	}
-	if b.Class != "b" || b.Renewed || b.Split() || b.Now != 1 || b.Held.Max() != 40500*time.Millisecond {
+	if b.Class != "b" || b.Held.Count() != 1 || b.Held.Max() != 40500*time.Millisecond {
 		t.Errorf("b: %+v", b)
-	}
-}
-
-// A hold that is gone when its life is over was lost; one that was gone before was released.
-func TestLost(t *testing.T) {
-	second := time.Second
-	lives := []life{
-		{name: "released", owner: "a", from: 0, to: 25 * second, ttl: 9 * second, renewEvery: 3 * second},
-		{name: "died", owner: "b", from: 0, to: 30 * second, ttl: 9 * second, renewEvery: 3 * second}, // the last renewal was at 21 s
-		{name: "fixed", owner: "c", from: 0, to: 9 * second, ttl: 9 * second},
-		{name: "brief", owner: "d", from: 0, to: 9 * second, ttl: 3 * second, renewEvery: second},
-		{name: "unknown", owner: "e", from: 0, to: 9 * second},
-	}
-	lives[1].renewUntil = 21 * second
-	got := map[string]int{}
-	for _, u := range sampled(lives, second, time.Minute) {
-		got[u.Class] = u.Lost
-	}
-	if want := map[string]int{"released": 0, "died": 1, "fixed": 1, "brief": -1, "unknown": -1}; !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
 	}
 }

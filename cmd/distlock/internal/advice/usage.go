@@ -1,25 +1,27 @@
 package advice
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
 )
 
-// Usage sums up the samples of the locks of a class, which share a pattern of names.
+// Usage sums up the holds and waits of the locks of a class, which share a pattern of names.
 type Usage struct {
-	Class   string
-	Names   int
-	Held    Durations
-	Waited  Durations
-	Lost    int     // holds that ended with their TTL, and were not released; negative: not known
-	Busy    float64 // the part of the time in which the busiest of the names was held
-	Now     int     // holders
-	Waiting int     // now
-	Renewed bool    // a hold was
-	TTL     time.Duration
+	Class  string
+	Held   Durations
+	Waited Durations
 	// Interval is the time between two samples: what is shorter is known to be shorter, and not more.
 	Interval time.Duration
+}
+
+// sorted puts classes with many holds first.
+func sorted(all []*Usage) []*Usage {
+	slices.SortFunc(all, func(a, b *Usage) int {
+		return cmp.Or(cmp.Compare(b.Held.Count(), a.Held.Count()), cmp.Compare(a.Class, b.Class))
+	})
+	return all
 }
 
 // Durations are durations that were seen.
@@ -50,9 +52,6 @@ func (u *Usage) Wait() (time.Duration, bool) {
 	return 2 * p99, ok
 }
 
-// Split reports whether the busiest name is held for so much of the time that waits grow out of proportion.
-func (u *Usage) Split() bool { return u.Busy > .7 }
-
 // samples are Durations of which each was seen.
 type samples struct {
 	all    []time.Duration
@@ -61,7 +60,7 @@ type samples struct {
 
 func (s *samples) add(d time.Duration) { s.all, s.sorted = append(s.all, max(d, 0)), false }
 
-func (s *samples) clone() *samples { return &samples{all: slices.Clone(s.all), sorted: s.sorted} }
+func (s *samples) clone() samples { return samples{all: slices.Clone(s.all), sorted: s.sorted} }
 
 func (s *samples) Count() int { return len(s.all) }
 

@@ -35,14 +35,9 @@ how long they are held and waited for, and what follows from that. In a class, n
 are replaced by a star: order:17 and order:18 are both of order:*.
 
   FIXED TTL  for leases that are not renewed: twice the 99.9th percentile of the holds, and a
-             quarter more than the longest. A renewed TTL does not follow from how long locks
-             are held, but from pauses and failovers: see docs/ttl.md.
+             quarter more than the longest. The TTL of a renewed lease does not follow from how
+             long locks are held, but from pauses and failovers: see docs/ttl.md.
   WAIT       how long it is worth to wait: twice the 99th percentile of the waits.
-  LOST       holds that were not released, and ended with their TTL: the process had died, was
-             paused, or did not renew its lease. It is known where the TTL is, and is four
-             times as long as the time between two looks.
-  BUSY       the part of the time in which the busiest name was held. Above 70%, waits grow out of
-             proportion: split the name.
 
 A quantile needs at least ten samples beyond it; else there is a dash. A hold shorter than the
 time between two looks is often missed, so the quantiles err on the long side. Looking takes a tenth
@@ -161,33 +156,15 @@ func (a *app) openMetrics(from string) (io.ReadCloser, error) {
 
 // adviceJSON is one class in the output of advise with --json. Null stands for too few samples.
 type adviceJSON struct {
-	Class        string   `json:"class"`
-	Names        *int     `json:"names"` // null: not known from metrics
-	Holds        int      `json:"holds"`
-	Held         timesMS  `json:"held_ms"`
-	Waits        int      `json:"waits"`
-	Waited       timesMS  `json:"waited_ms"`
-	Lost         *int     `json:"lost"` // null: not known
-	Busy         *float64 `json:"busy"`
-	Now          int      `json:"holders"`
-	Waiting      int      `json:"waiters"`
-	Renewed      *bool    `json:"renewed"`
-	FixedTTL     *int64   `json:"fixed_ttl_ms"`
-	Wait         *int64   `json:"wait_ms"`
-	Split        bool     `json:"split"`
-	ResolutionMS *int64   `json:"resolution_ms"` // shorter times than this are not told apart
-}
-
-type timesMS struct {
-	P50  *int64 `json:"p50"`
-	P99  *int64 `json:"p99"`
-	P999 *int64 `json:"p99_9"`
-	Max  int64  `json:"max"`
-}
-
-func timesOf(d advice.Durations) timesMS {
-	q := func(q float64) *int64 { return millisIf(d.Quantile(q)) }
-	return timesMS{q(.5), q(.99), q(.999), d.Max().Milliseconds()}
+	Class        string `json:"class"`
+	Holds        int    `json:"holds"`
+	HeldP999     *int64 `json:"held_p99_9_ms"`
+	HeldMax      int64  `json:"held_max_ms"`
+	FixedTTL     *int64 `json:"fixed_ttl_ms"`
+	Waits        int    `json:"waits"`
+	WaitedP99    *int64 `json:"waited_p99_ms"`
+	Wait         *int64 `json:"wait_ms"`
+	ResolutionMS int64  `json:"resolution_ms"` // shorter times than this are not told apart
 }
 
 // millisIf returns a duration in milliseconds, or nil if it is not known.
@@ -199,17 +176,12 @@ func millisIf(d time.Duration, known bool) *int64 {
 }
 
 func adviceToJSON(u *advice.Usage) adviceJSON {
-	j := adviceJSON{
-		Class: u.Class, Holds: u.Held.Count(), Held: timesOf(u.Held), Waits: u.Waited.Count(), Waited: timesOf(u.Waited),
-		Now: u.Now, Waiting: u.Waiting, FixedTTL: millisIf(u.FixedTTL()), Wait: millisIf(u.Wait()), Split: u.Split(),
+	return adviceJSON{
+		Class: u.Class,
+		Holds: u.Held.Count(), HeldP999: millisIf(u.Held.Quantile(.999)), HeldMax: u.Held.Max().Milliseconds(), FixedTTL: millisIf(u.FixedTTL()),
+		Waits: u.Waited.Count(), WaitedP99: millisIf(u.Waited.Quantile(.99)), Wait: millisIf(u.Wait()),
+		ResolutionMS: u.Interval.Milliseconds(),
 	}
-	if u.Lost >= 0 {
-		j.Lost = &u.Lost
-	}
-	if u.Names > 0 {
-		j.Names, j.Busy, j.Renewed, j.ResolutionMS = &u.Names, &u.Busy, &u.Renewed, millis(u.Interval)
-	}
-	return j
 }
 
 func (a *app) printAdvice(all []*advice.Usage, asJSON bool) error {
@@ -230,19 +202,12 @@ func (a *app) printAdvice(all []*advice.Usage, asJSON bool) error {
 // adviceTable has a row for each class.
 func adviceTable(all []*advice.Usage) *table {
 	t := &table{}
-	t.add("CLASS", "NAMES", "NOW", "HOLDS", "HELD P50", "P99", "P99.9", "MAX", "WAITS", "WAITED P99", "LOST", "BUSY", "FIXED TTL", "WAIT", "ADVICE")
+	t.add("CLASS", "HOLDS", "HELD P99.9", "MAX", "FIXED TTL", "WAITS", "WAITED P99", "WAIT")
 	for _, u := range all {
-		held := func(q float64) string { return shortIf(u.Interval)(u.Held.Quantile(q)) }
-		names, busy, lost := "-", "-", "-"
-		if u.Lost >= 0 {
-			lost = fmt.Sprint(u.Lost)
-		}
-		if u.Names > 0 {
-			names, busy = fmt.Sprint(u.Names), fmt.Sprintf("%.0f%%", 100*u.Busy)
-		}
-		t.add(plain(u.Class), names, fmt.Sprint(u.Now), fmt.Sprint(u.Held.Count()), held(.5), held(.99), held(.999),
-			shortIf(u.Interval)(u.Held.Max(), u.Held.Count() > 0), fmt.Sprint(u.Waited.Count()), shortIf(u.Interval)(u.Waited.Quantile(.99)),
-			lost, busy, shortIf(0)(u.FixedTTL()), shortIf(0)(u.Wait()), adviceOn(u))
+		seen, advised := shortIf(u.Interval), shortIf(0)
+		t.add(plain(u.Class),
+			fmt.Sprint(u.Held.Count()), seen(u.Held.Quantile(.999)), seen(u.Held.Max(), u.Held.Count() > 0), advised(u.FixedTTL()),
+			fmt.Sprint(u.Waited.Count()), seen(u.Waited.Quantile(.99)), advised(u.Wait()))
 	}
 	return t
 }
@@ -258,20 +223,4 @@ func shortIf(resolution time.Duration) func(d time.Duration, known bool) string 
 		}
 		return short(d)
 	}
-}
-
-// adviceOn returns what a class needs, in words.
-func adviceOn(u *advice.Usage) string {
-	_, enough := u.FixedTTL()
-	switch {
-	case u.Split():
-		return "split the busiest name"
-	case u.Held.Count() == 0:
-		return "-"
-	case u.Renewed:
-		return "renewed: any TTL above pauses and failovers"
-	case enough:
-		return "-"
-	}
-	return "too few holds yet"
 }
