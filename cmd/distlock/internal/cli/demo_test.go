@@ -1,58 +1,48 @@
 package cli
 
 import (
-	"encoding/xml"
-	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestOversellJSON(t *testing.T) {
 	unset(t, urlVariable)
-	code, out, err := inProcess("demo", "oversell", "--json")
-	m := regexp.MustCompile(`^\{"without_lock":\{"stock":50,"sold":(\d+),"oversold":(\d+)\},` +
-		`"with_lock":\{"stock":50,"sold":50,"oversold":0,"fences_increasing":true\}\}\n$`).FindStringSubmatch(out)
+	code, out, err := inProcess("demo", "oversell", "--json", "--think", "20ms")
+	m := regexp.MustCompile(`^\{"with_lock":\{"stock":5,"sold":5,"oversold":0,"fences_increasing":true\},` +
+		`"without_lock":\{"stock":5,"sold":(\d+),"oversold":(\d+),"fences_increasing":false\}\}\n$`).FindStringSubmatch(out)
 	if code != 0 || err != "" || m == nil {
 		t.Fatalf("got %d, %q, %q", code, out, err)
 	}
 	sold, _ := strconv.Atoi(m[1])
 	oversold, _ := strconv.Atoi(m[2])
-	if oversold < 1 || sold != 50+oversold {
+	if oversold < 1 || sold != 5+oversold {
 		t.Errorf("without a lock: %s", out)
 	}
 }
 
+// Each sale is a line, with the fence that came with the lock.
 func TestOversellText(t *testing.T) {
-	svg := filepath.Join(t.TempDir(), "held.svg")
-	code, out, err := inProcess("demo", "oversell", "--url", lockFile(t), "--stock", "12", "--processes", "2", "--workers", "3", "--think", "1ms", "--svg", svg)
+	code, out, err := inProcess("demo", "oversell", "--url", lockFile(t), "--stock", "3", "--think", "20ms")
 	if code != 0 || err != "" {
 		t.Fatalf("got %d, %q, %q", code, out, err)
 	}
-	for _, want := range []string{"without a lock", "with a lock", "sold", "oversold", "p50", "p99", "fences increase"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
+	without, with, _ := strings.Cut(out, "With a lock:")
+	if !strings.Contains(without, "SOLD BEFORE") || strings.Contains(without, "fence ") {
+		t.Errorf("without a lock:\n%s", without)
+	}
+	for _, want := range []string{"item 3   fence ", "item 2   fence ", "item 1   fence ", "3 sold, ", "distlock demo serve"} {
+		if strings.Count(with, want) != 1 || strings.Contains(with, "SOLD BEFORE") {
+			t.Errorf("with a lock, %q:\n%s", want, with)
 		}
-	}
-	drawing, readErr := os.ReadFile(svg)
-	if readErr != nil {
-		t.Fatal(readErr)
-	}
-	// Background, legend, a bar for each sale, and for each buyer who found nothing.
-	if n := countTags(t, drawing, "rect"); n != 1+2+12+6 {
-		t.Errorf("the drawing has %d bars", n)
 	}
 }
 
 // With --local, no server is asked.
 func TestOversellLocal(t *testing.T) {
 	t.Setenv(urlVariable, "redis://127.0.0.1:1")
-	if code, _, err := inProcess("demo", "oversell", "--local", "--stock", "1", "--processes", "1", "--workers", "1"); code != 0 || err != "" {
+	if code, _, err := inProcess("demo", "oversell", "--local", "--stock", "1", "--processes", "1"); code != 0 || err != "" {
 		t.Errorf("got %d, %q", code, err)
 	}
 	if code, _, err := inProcess("demo", "oversell", "--local", "--url", "redis://127.0.0.1:1"); code != exitUsage || !strings.Contains(err, "exclude each other") {
@@ -60,25 +50,8 @@ func TestOversellLocal(t *testing.T) {
 	}
 }
 
-func countTags(t *testing.T, doc []byte, name string) (n int) {
-	t.Helper()
-	for d := xml.NewDecoder(strings.NewReader(string(doc))); ; {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			return n
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == name {
-			n++
-		}
-	}
-}
-
 // The demo fails where the lock does.
 func TestOversellJudges(t *testing.T) {
-	o := &demoOptions{stock: 2}
 	for name, test := range map[string]struct {
 		fences []uint64
 		fails  bool
@@ -90,11 +63,22 @@ func TestOversellJudges(t *testing.T) {
 		"fence falls":    {[]uint64{5, 4}, true},
 		"no fences":      {[]uint64{0, 0}, true},
 	} {
-		a := &app{out: io.Discard, err: io.Discard}
-		err := a.report(o, &trial{stock: 2}, &trial{stock: 2, fences: test.fences, took: time.Second})
-		if (err != nil) != test.fails || err != nil && codeOf(err) != exitFailure {
+		s := &shop{}
+		for _, f := range test.fences {
+			s.sales = append(s.sales, sale{Fence: f})
+		}
+		if err := s.tally(2).judge(); (err != nil) != test.fails || err != nil && codeOf(err) != exitFailure {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A buyer that fails ends the demo with its reason, though others wait for it.
+func TestOversellBuyerFails(t *testing.T) {
+	o := &demoOptions{stock: 2, processes: 2}
+	_, err := o.trial(t.Context(), "bogus:x", func(string, ...any) {})
+	if codeOf(err) != exitUsage || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "bogus") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -102,16 +86,5 @@ func TestOversellUnreachable(t *testing.T) {
 	code, out, err := inProcess("demo", "oversell", "--json", "--url", "redis://127.0.0.1:1", "--stock", "2", "--processes", "2")
 	if code != exitUnreachable || out != "" || strings.Count(err, "\n") != 1 {
 		t.Errorf("got %d, %q, %q", code, out, err)
-	}
-}
-
-func TestTick(t *testing.T) {
-	for span, want := range map[time.Duration]time.Duration{
-		time.Microsecond: time.Microsecond, 100 * time.Millisecond: 10 * time.Millisecond,
-		190 * time.Millisecond: 20 * time.Millisecond, 6 * time.Second: 500 * time.Millisecond,
-	} {
-		if got := tick(span); got != want {
-			t.Errorf("tick(%v) = %v; want %v", span, got, want)
-		}
 	}
 }

@@ -124,7 +124,7 @@ func TestEmptyFlags(t *testing.T) {
 	for _, args := range []string{
 		"serve --listen=", "serve --tokens=", "serve --tls-cert=", "serve --tls-key=", "serve --client-ca=",
 		"lock --ttl 1m --owner-file= x", "renew --ttl 1m --owner-file= x", "release --owner-file= x",
-		"advise --metrics=", "demo oversell --svg=",
+		"advise --metrics=",
 	} {
 		t.Run(args, func(t *testing.T) {
 			if code, out, err := inProcess(strings.Fields(args)...); code != exitUsage || out != "" || !strings.Contains(err, "want ") {

@@ -70,7 +70,7 @@ func TestUsageErrors(t *testing.T) {
 		{"demo oversell --stock 0", "want a whole number from 1"},
 		{"demo oversell --think -1s", "want no negative duration"},
 		{"demo oversell", "give another --url"},
-		{"demo buyers", "want: distlock demo oversell"},
+		{"demo buyer", "want: distlock demo oversell"},
 		{"--url bogus:x ls", `unknown URL scheme "bogus"`},
 		{"--url localhost ls", "URL has no scheme"},
 		{"--url sqlite:/tmp/x.db?colour=red ls", `unknown parameter "colour"`},
@@ -133,7 +133,7 @@ func TestLongNoPassword(t *testing.T) { demosTellNoPassword(t, withPasswords) }
 // The buyers of a demo are processes of their own, which get the URL.
 func demosTellNoPassword(t *testing.T, urls []string) {
 	for _, url := range urls {
-		tellsNoPassword(t, "--url", url, "demo", "oversell", "--stock", "1", "--processes", "1", "--workers", "1")
+		tellsNoPassword(t, "--url", url, "demo", "oversell", "--stock", "1", "--processes", "1")
 	}
 }
 
