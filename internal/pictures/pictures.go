@@ -2,6 +2,7 @@
 //
 //	lease.svg     how long a lease is trusted, and how long the store keeps it
 //	handoff.svg   which waiter a release wakes
+//	oversell.svg  what the demo shows, without a lock and with one
 //	failover.svg  two holders after a failover, and the fence that saves the data
 //
 // Each drawing has its own background and follows the reader's preference for light or dark, so that
@@ -19,6 +20,7 @@ func Pictures() map[string]string {
 		"lease.svg":    lease(),
 		"handoff.svg":  handoff(),
 		"failover.svg": failover(),
+		"oversell.svg": oversell(),
 	}
 }
 
