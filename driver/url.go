@@ -311,8 +311,8 @@ func Redact(rawURL string) string {
 	return u.Redacted()
 }
 
-// isSecret reports whether a parameter of this name may be a secret.
+// isSecret reports whether a parameter of this name may be a secret. The path of a file is none.
 func isSecret(key string) bool {
 	key = strings.ToLower(key)
-	return strings.Contains(key, "pass") || strings.Contains(key, "secret") || strings.Contains(key, "token") || strings.Contains(key, "auth")
+	return !strings.HasSuffix(key, "_file") && (strings.Contains(key, "pass") || strings.Contains(key, "secret") || strings.Contains(key, "token") || strings.Contains(key, "auth"))
 }

@@ -59,6 +59,7 @@ func TestRedact(t *testing.T) {
 	for raw, want := range map[string]string{
 		"redis://u:secret@h:1/0":                      "redis://u:xxxxx@h:1/0",
 		"redis://h:1/0?password=s":                    "redis://h:1/0?password=xxxxx",
+		"redis://h:1/0?password_file=%2Fp":            "redis://h:1/0?password_file=%2Fp",
 		"redis://h:1/0?layout=string":                 "redis://h:1/0?layout=string",
 		"redis://u:se%cret@h:1":                       "redis:…",
 		"http://secret@h:1":                           "http://xxxxx@h:1",
