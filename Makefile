@@ -32,7 +32,7 @@ RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
 # All packages are compiled at once, and nothing is linked yet.
 COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
-.PHONY: help servers test test-long long-soak long-suites long-core long-rest test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
+.PHONY: help servers test test-long long-soak long-suites long-core long-rest test-under-load model lint tidy use release man packages bench performance bench-once chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ tidy: ## write go.mod and go.sum of all modules anew
 
 release: ## tag all modules: make release VERSION=v0.1.0 shows what it would do; with DRY_RUN=no it does it
 	@DRY_RUN=$(DRY_RUN) internal/modules.sh release "$(VERSION)"
+
+use: ## let the program in another folder take distlock from this clone: make use DIR=/path/to/app
+	@internal/modules.sh use "$(DIR)"
 
 man: ## write manual pages of the command, from its help, into dist/man
 	mkdir -p dist/man

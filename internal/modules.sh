@@ -5,6 +5,7 @@
 #   modules.sh check            fails if one of them says something else, or if a module for users
 #                               does not compile with the Go and the versions that its go.mod names
 #   modules.sh test             runs the conformance suite of each backend with these versions
+#   modules.sh use DIR          lets the user's module in DIR take these folders for the modules
 #   modules.sh release VERSION  tags all modules for a release, with what the changelog lists as
 #                               unreleased as the notes; only with DRY_RUN=no does it do so
 #
@@ -85,6 +86,16 @@ conform() {
 # released prints the modules that users may require.
 released() { folders | grep -v -e '^bench$' -e '^chaos$' -e '^examples$' -e '^interop$' -e '^internal/'; }
 
+# use replaces the modules in a user's go.mod, as long as none can be downloaded.
+use() {
+	local module
+	[ -f "$1/go.mod" ] || { echo "use: no go.mod in \"$1\"; want the folder of your program: make use DIR=/path/to/app" >&2; exit 64; }
+	for module in $(released); do
+		go mod edit -replace="$(path "$module")=$PWD/$module" "$1/go.mod"
+	done
+	echo "$1/go.mod takes distlock from $PWD; now, in that folder: go mod tidy"
+}
+
 release() {
 	local version=$1 module tag
 	[[ $version =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?$ ]] || { echo "release: want a version such as v0.1.0, not \"$version\"" >&2; exit 64; }
@@ -126,6 +137,7 @@ case ${1-} in
 tidy) each replace ;;
 check) each compare ;;
 test) each conform ;;
+use) use "${2-}" ;;
 release) release "${2-}" ;;
 *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 64 ;;
 esac

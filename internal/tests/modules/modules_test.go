@@ -59,6 +59,54 @@ func folders(t *testing.T) []string {
 	return all
 }
 
+// A program takes the modules from a clone before there is a release, and nothing in the clone changes.
+func TestLongUseOfAClone(t *testing.T) {
+	app := t.TempDir()
+	files := map[string]string{
+		"go.mod": "module shop\n\ngo 1.24\n",
+		"main.go": `package main
+
+import (
+	"context"
+
+	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/redislock"
+)
+
+func main() {
+	if locks, err := distlock.Open(context.Background(), "redis://localhost", nil); err == nil {
+		locks.Close()
+	}
+}
+`}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(app, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clone := func() (text string) {
+		for _, name := range []string{"go.work", "go.work.sum", "go.mod"} {
+			b, err := os.ReadFile(filepath.Join(root, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += string(b)
+		}
+		return text
+	}
+	before := clone()
+	command(t, root, nil, "internal/modules.sh", "use", app)
+	for _, args := range [][]string{{"mod", "tidy"}, {"vet", "."}, {"doc", main + ".Mutex.Do"}} {
+		output(t, app, args...)
+	}
+	if clone() != before {
+		t.Error("a file of the clone has changed")
+	}
+	if m := read(t, app); len(m.Require) == 0 || m.Require[0].Path != main {
+		t.Errorf("the program requires %v", m.Require)
+	}
+}
+
 // The core, drivertest and the backends without a client library have no requirements.
 func TestRootRequiresNothing(t *testing.T) {
 	if m := read(t, root); len(m.Require) != 0 || m.Go != "1.23.0" {
