@@ -85,7 +85,7 @@ func realWatchdog(t *testing.T, holds int, grant func(int) float64, until float6
 			w.Add(&renew.Hold{}, counter, terms, time.Since(start), terms.TTL)
 		}
 		time.Sleep(time.Duration((until - now()) * float64(time.Microsecond)))
-		w.Close()
+		w.Close(func(renew.Holder) bool { return false })
 		end()
 		counter.tasks.Wait()
 		counter.mu.Lock()
