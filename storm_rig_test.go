@@ -3,12 +3,12 @@ package distlock_test
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/lives"
 )
 
 // stormy is a backend where requests, answers and time are lost, where requests land after
@@ -19,6 +19,7 @@ type stormy struct {
 	w     *world
 	spans bool // grants have more than one fence
 	caps  driver.Caps
+	lives lives.Lives
 	sets  string // the requests that set a life, as no driver may, so that a late one shortens it: "renewals", "attempts"
 
 	mu   sync.Mutex
@@ -117,10 +118,7 @@ func (s *stormy) acquire(r driver.Request, ttl time.Duration) (driver.Grant, err
 	}
 	g, err := s.Backend.Acquire(context.Background(), r)
 	g.TTL = ttl
-	if s.sets == "attempts" && err == nil {
-		r.Shorten = true
-		s.Backend.Renew(context.Background(), []driver.Hold{r.Hold})
-	}
+	s.live(r.Hold, s.sets == "attempts", err)
 	return g, err
 }
 
@@ -150,13 +148,18 @@ func (s *stormy) Renew(ctx context.Context, holds []driver.Hold) []error {
 }
 
 func (s *stormy) renew(holds []driver.Hold) []error {
-	if s.sets == "renewals" {
-		holds = slices.Clone(holds)
-		for i := range holds {
-			holds[i].Shorten = true
-		}
+	errs := s.Backend.Renew(context.Background(), holds)
+	for i, h := range holds {
+		s.live(h, s.sets == "renewals", errs[i])
 	}
-	return s.Backend.Renew(context.Background(), holds)
+	return errs
+}
+
+// live follows the life of h, which a request has prolonged if err is nil, if there are requests that set one.
+func (s *stormy) live(h driver.Hold, sets bool, err error) {
+	if s.sets != "" && err == nil {
+		s.lives.Ask(s.Backend, h, sets)
+	}
 }
 
 func (s *stormy) Release(ctx context.Context, h driver.Hold) error {

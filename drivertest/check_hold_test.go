@@ -72,18 +72,24 @@ func requests(change func(*driver.Request)) func(*lab, *patched) {
 	}
 }
 
-// setLife makes those attempts set the life of a hold, also to less than was left.
-func (p *patched) setLife(which func(driver.Request) bool) {
+// setLife makes those attempts, or renewals, set the life of a hold, also to less than was left.
+func (p *patched) setLife(attempts func(driver.Request) bool, renewals bool) {
 	acquire := p.acquire
 	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-		sets := which(r)
+		sets := attempts(r)
 		g, err := acquire(ctx, r)
-		if h := r.Hold; sets && err == nil {
-			h.Shorten = true
-			p.renewOne(h)
+		if err == nil {
+			p.lab.lives.Ask(p.mem, r.Hold, sets)
 		}
 		return g, err
 	}
+	eachRenewal(func(l *lab, p *patched, h driver.Hold) error {
+		err := p.renewOne(h)
+		if err == nil {
+			l.lives.Ask(p.mem, h, renewals)
+		}
+		return err
+	})(p.lab, p)
 }
 
 var holdMutants = []mutant{{
@@ -214,10 +220,7 @@ var holdMutants = []mutant{{
 	}),
 }, {
 	"renewal sets a life", "renew/late",
-	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
-		h.Shorten = true
-		return p.renewOne(h)
-	}),
+	func(_ *lab, p *patched) { p.setLife(func(driver.Request) bool { return false }, true) },
 }, {
 	"renewals answered in the wrong order", "renew/batch",
 	func(_ *lab, p *patched) {
@@ -293,16 +296,16 @@ var holdMutants = []mutant{{
 	}),
 }, {
 	"asking again sets a life", "again/late",
-	func(_ *lab, p *patched) { p.setLife(func(driver.Request) bool { return true }) },
+	func(_ *lab, p *patched) { p.setLife(func(driver.Request) bool { return true }, false) },
 }, {
 	"a downgrade sets a life", "shared/downgrade-late",
 	func(_ *lab, p *patched) {
-		p.setLife(func(r driver.Request) bool { return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write })
+		p.setLife(func(r driver.Request) bool { return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write }, false)
 	},
 }, {
 	"a second downgrade sets a life", "shared/downgrade-late",
 	func(_ *lab, p *patched) {
-		p.setLife(func(r driver.Request) bool { return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Read })
+		p.setLife(func(r driver.Request) bool { return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Read }, false)
 	},
 }, {
 	"a refusal reports a negative time", "ttl/retry-is-enough",

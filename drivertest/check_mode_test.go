@@ -32,7 +32,7 @@ func sharedTTL(mode driver.Mode) func(*lab, *patched) {
 			info, _ := p.mem.Inspect(ctx, r.Name)
 			for _, h := range info.Holders {
 				if err == nil && r.Mode == mode {
-					p.renewOne(driver.Hold{Name: r.Name, Owner: h.Owner, Mode: h.Mode, TTL: r.TTL, Shorten: true})
+					p.lab.lives.Ask(p.mem, driver.Hold{Name: r.Name, Owner: h.Owner, Mode: h.Mode, TTL: r.TTL}, true)
 				}
 			}
 			return g, err

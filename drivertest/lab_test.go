@@ -13,12 +13,14 @@ import (
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/lives"
 )
 
 // lab is one store, with the data of all its connections that a defect needs, and with a network
 // that can be cut.
 type lab struct {
 	store *memlock.Store
+	lives lives.Lives          // what a defect sets them to
 	alter func(*lab, *patched) // makes the defect
 	end   chan struct{}        // closed when the test is over
 
