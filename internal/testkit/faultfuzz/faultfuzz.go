@@ -449,16 +449,10 @@ func (w *worker) judge(h *hold, what string, err error) {
 	}
 }
 
-// end ends a hold: mostly by a release, sometimes with a short TTL or in silence.
+// end ends a hold: mostly by a release, sometimes in silence.
 func (w *worker) end(ctx context.Context, h *hold) {
-	how := w.rnd.IntN(8)
-	switch {
-	case w.caps.Session || how > 1:
+	if w.caps.Session || w.rnd.IntN(4) > 0 {
 		w.release(ctx, h)
-	case how == 1:
-		last := h.Hold
-		last.TTL, last.Shorten = max(w.TTL/4, w.caps.MinTTL), true
-		w.call(ctx, func(ctx context.Context) error { return w.b.Renew(ctx, []driver.Hold{last})[0] })
 	}
 }
 

@@ -16,7 +16,7 @@ type Event struct {
 	Is     string        // "call", "return" or "lease"
 	At     time.Duration // as the recorder's clock says
 	Call   int           // the number of the call; for a lease 0
-	Kind   string        // of a call: "acquire", "renew", "shorten" or "release"
+	Kind   string        // of a call: "acquire", "renew" or "release"
 	Name   string
 	Owner  string
 	Mode   driver.Mode
@@ -115,11 +115,7 @@ func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 func (b *backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	var calls []Event
 	for _, h := range holds {
-		kind := "renew"
-		if h.Shorten {
-			kind = "shorten"
-		}
-		calls = append(calls, b.r.call(kind, h, false))
+		calls = append(calls, b.r.call("renew", h, false))
 	}
 	errs := b.Backend.Renew(ctx, holds)
 	for i, e := range calls {
