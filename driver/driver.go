@@ -154,9 +154,6 @@ type Hold struct {
 	// greater than Floor; atomically with the check that Owner holds. Zero means no floor. See
 	// Caps.Floor.
 	Floor uint64
-
-	// Shorten is not used any more, and is going to be removed.
-	Shorten bool
 }
 
 // Request is one attempt to hold.

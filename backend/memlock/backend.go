@@ -107,7 +107,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return grant, err
 }
 
-// Renew makes each hold live for at least its TTL, or for exactly its TTL with Shorten.
+// Renew makes each hold live for at least its TTL.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
 	for i := range holds {

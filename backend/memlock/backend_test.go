@@ -144,20 +144,6 @@ func TestLeavesNothing(t *testing.T) {
 	}
 }
 
-// A shortened hold wakes the waiters that were refused with a later end.
-func TestShortenedHoldWakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := New()
-		r := request("lock")
-		take(t, b, r)
-		w := watchFor(t, b, request("lock"))
-		defer w.Close()
-		r.TTL, r.Shorten = time.Second, true
-		b.Renew(t.Context(), []driver.Hold{r.Hold})
-		<-w.Ready
-	})
-}
-
 // A release wakes only the waiter that it lets in: the first in the queue.
 func TestNoHerd(t *testing.T) {
 	b := New()

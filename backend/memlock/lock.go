@@ -233,18 +233,7 @@ func (l *lockEntry) renew(h *driver.Hold, now time.Duration) error {
 		return lost(h.Name)
 	}
 	l.fence = max(l.fence, h.Floor)
-	until := now + h.TTL
-	if !h.Shorten {
-		until = max(until, l.holders[i].until)
-	}
-	shorter := until < l.holders[i].until
-	l.holders[i].until = until
-	if shorter {
-		// The waiters were refused with a later time.
-		for _, w := range l.watchers {
-			w.ready.Notify()
-		}
-	}
+	l.holders[i].until = max(l.holders[i].until, now+h.TTL)
 	return nil
 }
 
