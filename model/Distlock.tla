@@ -32,10 +32,10 @@ Has(feature) == feature \in Features
 (***************************************************************************************************)
 (* Clients                                                                                         *)
 (*                                                                                                 *)
-(* state: "idle", "ask" (the contender) or "hold". owner: how                                      *)
-(* many Owners were used. trust: for how long the hold is still trusted. fence … last: the fence   *)
-(* of the current lease, and the last one of the span. calls: those that wait for an answer, with  *)
-(* the time that has passed since before they were sent.                                           *)
+(* state: "idle", "ask" (the contender), "hold", or "keep" (for MinHold, without a lease). owner:  *)
+(* how many Owners were used. trust: for how long the hold is still trusted. fence … last: the     *)
+(* fence of the current lease, and the last one of the span. calls: those that wait for an answer, *)
+(* with the time that has passed since before they were sent.                                      *)
 (***************************************************************************************************)
 Idle == [state |-> "idle", owner |-> 0, mode |-> "write", trust |-> 0, fence |-> 0, last |-> 0, calls |-> {}]
 
@@ -64,13 +64,11 @@ Call(c, next, purpose, kind, mode, ttl) ==
 
 (* c ends what it had, and sends the last request for its Owner without waiting for the answer: the *)
 (* releaser repeats it. It waits for a call in flight before.                                       *)
-EndBy(c, kind, ttl) ==
+EndWithRelease(c) ==
     /\ Free(c) \/ Mutant = "release-does-not-wait"
     /\ Cardinality(net) < MaxNet
-    /\ net' = Orphans(c) \cup {Request(Owner(c), kind, "write", ttl, 0, FALSE)}
+    /\ net' = Orphans(c) \cup {Request(Owner(c), "release", "write", 0, 0, FALSE)}
     /\ clients' = [clients EXCEPT ![c] = [Idle EXCEPT !.owner = clients[c].owner, !.calls = clients[c].calls]]
-
-EndWithRelease(c) == EndBy(c, "release", 0)
 
 EndSilently(c) ==
     /\ net' = Orphans(c)
@@ -131,23 +129,31 @@ End(c) ==
     /\ EndWithRelease(c)
     /\ UNCHANGED <<store, began, data>>
 
-(* With MinHold, the last renewal lets the hold end by itself. *)
-EndByMinHold(c) ==
+(* With MinHold, the lease ends and its hold is kept: renewed for what is left of that time, and     *)
+(* released by End when it is over.                                                                *)
+Keep(c) ==
     /\ clients[c].state = "hold"
-    /\ EndBy(c, "shorten", 1)
+    /\ \A call \in clients[c].calls : call.purpose = "renew"
+    /\ clients' = [clients EXCEPT ![c].state = "keep"]
+    /\ UNCHANGED <<store, net, began, data>>
+
+(* The client is closed before that: the hold ends by itself. *)
+Close(c) ==
+    /\ clients[c].state = "keep"
+    /\ EndSilently(c)
     /\ UNCHANGED <<store, began, data>>
 
 (* The watchdog renews, an Extend renews for longer, and the quorum raises the fences of members *)
 (* that have not voted to what others gave.                                                      *)
 Prolong(c, kind, ttl) ==
-    /\ clients[c].state = "hold" /\ Free(c) /\ clients[c].trust > 0
+    /\ clients[c].state \in {"hold", "keep"} /\ Free(c) /\ clients[c].trust > 0
     /\ Call(c, clients[c], "renew", kind, clients[c].mode, ttl)
     /\ UNCHANGED <<store, began, data>>
 
 (* An answer never moves the end of trust back. "lost" is a fact. *)
 Renewed(c) ==
     \E call \in clients[c].calls :
-        /\ call.purpose = "renew" /\ clients[c].state = "hold"
+        /\ call.purpose = "renew" /\ clients[c].state \in {"hold", "keep"}
         /\ \/ /\ call.answer.is = "renewed"
               /\ clients' = [clients EXCEPT ![c].calls = {}, ![c].trust = Max(@, Trusted(call))]
               /\ UNCHANGED net
@@ -217,7 +223,7 @@ Client(c) ==
     \/ Prolong(c, "renew", TTL) \/ Renewed(c) \/ Abandon(c)
     \/ Has("extend") /\ Prolong(c, "renew", Long)
     \/ Has("floor") /\ Prolong(c, "raise", TTL)
-    \/ Has("min-hold") /\ EndByMinHold(c)
+    \/ Has("min-hold") /\ (Keep(c) \/ Close(c))
     \/ Has("hand-off") /\ (HandOff(c) \/ Refence(c))
     \/ Has("downgrade") /\ (Downgrade(c) \/ Downgraded(c))
     \/ Has("crash") /\ Crash(c)

@@ -82,12 +82,6 @@ Raise(s, r) ==
                  [] OTHER -> Max(s.top, r.floor)
     IN IF Holds(s, r.owner) THEN [Renew(s, r) EXCEPT !.store.top = top] ELSE Renew(s, r)
 
-(* The last renewal for an owner: what is left is exactly its TTL, for MinHold. *)
-Shorten(s, r) ==
-    IF Holds(s, r.owner)
-    THEN [store |-> [s EXCEPT !.holders[r.owner].left = r.ttl], answer |-> [is |-> "renewed"]]
-    ELSE [store |-> s, answer |-> [is |-> "lost"]]
-
 (* A release ends what belongs to its owner, and nothing else. *)
 Release(s, r) ==
     LET all == IF Mutant = "release-by-name" THEN DOMAIN s.holders ELSE {r.owner} IN
@@ -98,7 +92,6 @@ Answer(s, r) ==
     CASE r.kind = "acquire" -> Acquire(s, r)
       [] r.kind = "renew" -> Renew(s, r)
       [] r.kind = "raise" -> Raise(s, r)
-      [] r.kind = "shorten" -> Shorten(s, r)
       [] r.kind = "release" -> Release(s, r)
 
 (* Time passes at the store. *)
