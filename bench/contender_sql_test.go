@@ -21,8 +21,6 @@ var (
 
 	mysqlOurs = []contender{
 		onDatabase("Row", "strategy=row"),
-		onDatabase("UniqueIndex", "strategy=unique"),
-		onDatabase("Version", "strategy=version"),
 		onDatabase("ForUpdate", "strategy=forupdate"),
 		onDatabase("Session", "strategy=session"),
 	}

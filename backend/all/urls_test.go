@@ -61,7 +61,7 @@ var (
 	urlParams = []string{
 		"timeout", "prefix", "layout", "pubsub", "replicas", "replica_timeout", "scripts", "ca", "cert", "key", "servername", "sentinel_user", "sentinel_password",
 		"sentinel_tls", "db", "detached", "acl", "strategy", "level", "table", "create", "pooler", "max_connections", "onewriter", "name", "tls", "socket", "readTimeout",
-		"writeTimeout", "connectionAttributes", "sslmode", "sslrootcert", "host", "password_file", "member", "group", "search_path", "no such", "",
+		"writeTimeout", "allowCleartextPasswords", "sslmode", "sslrootcert", "host", "password_file", "member", "group", "search_path", "no such", "",
 	}
 	urlValues = []string{
 		"", "0", "-1", "1", "99999999999999999999", "1s", "-1s", "1e9h", "true", "TRUE", "verify-full", "require", "row", "session", "transaction", "creator", "off", "redisson",

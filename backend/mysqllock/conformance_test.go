@@ -2,7 +2,6 @@ package mysqllock
 
 import (
 	"context"
-	"encoding/hex"
 	"net/url"
 	"os"
 	"sync"
@@ -16,16 +15,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
-
-func TestLongConformanceOfUniqueIndex(t *testing.T) {
-	t.Parallel()
-	conform(t, UniqueIndex)
-}
-
-func TestLongConformanceOfVersion(t *testing.T) {
-	t.Parallel()
-	conform(t, Version)
-}
 
 // conform runs the suite on a strategy, in a new database. Each connection uses its own proxy.
 func conform(t *testing.T, s Strategy) {
@@ -54,9 +43,6 @@ func conform(t *testing.T, s Strategy) {
 			return p.(*faultproxy.Proxy).Pass
 		},
 	}
-	if s == UniqueIndex || s == Version {
-		h.Refuses = func(name string) bool { return len(name) > nameLength }
-	}
 	drivertest.Run(t, h)
 }
 
@@ -84,10 +70,8 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 }
 
 func TestLateCalls(t *testing.T) {
-	late := hex.EncodeToString([]byte("late:")) // as in statements
 	for strategy, c := range map[Strategy]faultfuzz.Case{
-		Row: {Rate: 0.03}, Version: {Text: late}, UniqueIndex: {Text: late},
-		ForUpdate: {Rate: 0.02, Connected: true}, Session: {Rate: 0.02, Connected: true},
+		Row: {Rate: 0.03}, ForUpdate: {Rate: 0.02, Connected: true}, Session: {Rate: 0.02, Connected: true},
 	} {
 		t.Run(string(strategy), func(t *testing.T) {
 			t.Parallel()

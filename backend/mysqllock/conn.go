@@ -63,20 +63,20 @@ func connTable(o Options) tableSpec {
 	if o.Strategy == ForUpdate {
 		about = "strategy forupdate: two rows for each, one that is locked, and one with the number of grants."
 	}
-	return tableSpec{table: o.Table, about: about, deletes: true, columns: []columnSpec{
+	return tableSpec{table: o.Table, about: about, columns: []columnSpec{
 		{name: "k", ddl: "VARBINARY(64) NOT NULL", note: "SHA-256 of the table's and the lock's name"},
-		{name: "name", ddl: "MEDIUMBLOB NOT NULL", types: longTypes},
+		{name: "name", ddl: "MEDIUMBLOB NOT NULL"},
 		{name: "number", ddl: "BIGINT NOT NULL", note: "of the last grant; its fence is 1024 times that"},
-		{name: "owner", ddl: "VARBINARY(64) NOT NULL", note: "of the last grant", types: textTypes, length: ownerLength},
+		{name: "owner", ddl: "VARBINARY(64) NOT NULL", note: "of the last grant"},
 		{name: "link", ddl: "BIGINT NOT NULL", note: "the mark of the connection that has it"},
 		{name: "since", ddl: "BIGINT NOT NULL"},
-		{name: "meta", ddl: "MEDIUMBLOB NOT NULL", note: "JSON", types: longTypes},
+		{name: "meta", ddl: "MEDIUMBLOB NOT NULL", note: "JSON"},
 	}}
 }
 
 // open returns a backend for a dialect.
 func (c *connDialect) open(ctx context.Context, d connlock.Dialect, solo bool) (*connlock.Backend, error) {
-	if _, err := c.prepare(ctx); err != nil {
+	if err := c.prepare(ctx); err != nil {
 		return nil, openError(c.opts, err)
 	}
 	// The server of a SELECT that takes a lock must be the one that other clients use.

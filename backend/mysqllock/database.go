@@ -18,7 +18,7 @@ type database struct {
 	pool   *sql.DB // where the connections of db come from; db itself if Open made it
 	lent   *lentPool
 	opts   Options // complete
-	tables []tableSpec
+	spec   tableSpec
 	server server
 	name   string // for Caps.Name: the same from every process
 
@@ -112,7 +112,7 @@ func (s *database) checkClocks(ctx context.Context, table, key string) error {
 	return s.checkReads(ctx, table, key)
 }
 
-// checkWriters refuses a cluster with several writable nodes, for strategies that keep leases.
+// checkWriters refuses a cluster with several writable nodes, for strategy Row.
 func (s *database) checkWriters(ctx context.Context) error {
 	if s.opts.OneWriter {
 		return nil
@@ -133,7 +133,7 @@ func (s *database) refuseManyWriters(ctx context.Context) error {
 		what = "a Galera cluster"
 	}
 	if err == nil && what != "" {
-		err = fmt.Errorf("%w: mysqllock: the server belongs to %s, whose nodes don't know each other's sessions and row locks: want strategy row or version", driver.ErrUnsupported, what)
+		err = fmt.Errorf("%w: mysqllock: the server belongs to %s, whose nodes don't know each other's sessions and row locks: want strategy row", driver.ErrUnsupported, what)
 	}
 	return err
 }
@@ -250,15 +250,6 @@ func changed(res sql.Result, err error) (n, id int64, _ error) {
 	return n, id, err
 }
 
-// checkStrategy refuses a strategy that does not work on the server or through its proxy.
-func (s *database) checkStrategy(ctx context.Context) error {
-	switch s.opts.Strategy {
-	case ForUpdate, Session, UniqueIndex:
-		return s.refuseManyWriters(ctx)
-	}
-	return nil // a change of one row by one statement is safe everywhere
-}
-
 // clockSQL is the server's clock in µs since 1970, as of the statement's start.
 const clockSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
@@ -273,12 +264,6 @@ func answered(rows *sql.Rows, now int64) error {
 		err = errors.New("a read-only server has answered, which may not know the latest changes: the connections must be to the primary")
 	}
 	return err
-}
-
-// longerSQL returns the end of a hold that lasts for ttl, in µs, from the statement's start on, and no shorter than
-// before. The insert id becomes the end that ttl alone leads to.
-func longerSQL(column, ttl string) string {
-	return "GREATEST(LAST_INSERT_ID(" + clockSQL + " + " + ttl + "), COALESCE(" + column + ", 0))"
 }
 
 // skipLocked makes a SELECT … FOR UPDATE leave out rows that another transaction has locked. It is

@@ -137,30 +137,25 @@ func splitPool(t *testing.T, writer, reader string, skew *time.Duration) *sql.DB
 // renewed hold is lost.
 func TestReadsByAnotherClock(t *testing.T) {
 	t.Parallel()
-	for _, s := range leaseStrategies {
-		for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
-			for _, skew := range []time.Duration{8 * time.Second, -8 * time.Second} {
-				if s != Row && mode != driver.Exclusive {
-					continue
-				}
-				t.Run(fmt.Sprint(s, mode, skew), func(t *testing.T) {
-					t.Parallel()
-					readByAnotherClock(t, s, mode, skew)
-				})
-			}
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
+		for _, skew := range []time.Duration{8 * time.Second, -8 * time.Second} {
+			t.Run(fmt.Sprint(mode, skew), func(t *testing.T) {
+				t.Parallel()
+				readByAnotherClock(t, mode, skew)
+			})
 		}
 	}
 }
 
-func readByAnotherClock(t *testing.T, s Strategy, mode driver.Mode, skew time.Duration) {
+func readByAnotherClock(t *testing.T, mode driver.Mode, skew time.Duration) {
 	url := testserver.SharedMariaDB(t).Database(t)
 	reader := new(time.Duration)
-	b, err := New(t.Context(), splitPool(t, url, url, reader), &Options{Strategy: s, Create: true})
+	b, err := New(t.Context(), splitPool(t, url, url, reader), &Options{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.Close() })
-	direct := connect(t, url+"?strategy="+string(s))
+	direct := connect(t, url)
 	r, rival := asks("x", mode), asks("x", driver.Write)
 	if mode == driver.Exclusive {
 		rival.Mode = mode
@@ -271,7 +266,7 @@ func TestSeveralPrimariesRefused(t *testing.T) {
 			if err == nil {
 				b.Close()
 			}
-			if one && (s == Row || s == Version) {
+			if one && s == Row {
 				wantIs(t, err, nil)
 				continue
 			}
@@ -303,16 +298,14 @@ func TestLongGalera(t *testing.T) {
 	t.Parallel()
 	srv := galeraNode(t, "0", "", "--wsrep-new-cluster")
 	url := srv.Database(t) + "?create=true&strategy="
-	for _, s := range []Strategy{UniqueIndex, ForUpdate, Session} {
+	for _, s := range []Strategy{ForUpdate, Session} {
 		_, err := Open(t.Context(), url+string(s))
 		wantIs(t, err, driver.ErrUnsupported)
 		worded(t, err, "Galera", "strategy row")
 	}
-	for _, s := range []Strategy{Row, Version} {
-		b := connect(t, url+string(s))
-		take(t, b, request("x", long))
-		refused(t, b, request("x", long))
-	}
+	b := connect(t, url+"row")
+	take(t, b, request("x", long))
+	refused(t, b, request("x", long))
 }
 
 // A cluster whose nodes all accept writes has several clocks. It is refused, unless all clients write
@@ -326,23 +319,16 @@ func TestLongGaleraOfTwo(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	l.Close()
 	first := galeraNode(t, port, "", "--wsrep-new-cluster")
-	url := first.Database(t) + "?create=true&strategy="
-	for _, s := range []Strategy{Row, Version} {
-		connect(t, url+string(s))
-	}
+	url := first.Database(t) + "?create=true"
+	connect(t, url)
 	galeraNode(t, "0", "127.0.0.1:"+port)
 	until(t, "the second node is there", func() bool {
 		return first.Ask(t, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_cluster_size'") == "2"
 	})
-	for _, s := range []Strategy{Row, Version} {
-		_, err := Open(t.Context(), url+string(s))
-		wantIs(t, err, driver.ErrUnsupported)
-		worded(t, err, "2 nodes", "onewriter=true")
-	}
-	for _, s := range []Strategy{Row, Version} {
-		b := connect(t, url+string(s)+"&onewriter=true")
-		take(t, b, request(string(s), long))
-	}
+	_, err = Open(t.Context(), url)
+	wantIs(t, err, driver.ErrUnsupported)
+	worded(t, err, "2 nodes", "onewriter=true")
+	take(t, connect(t, url+"&onewriter=true"), request("x", long))
 }
 
 // A statement that exceeds the packet limit is refused for good. A retry would not help.
@@ -397,20 +383,18 @@ func TestErrorsOfSize(t *testing.T) {
 	}
 }
 
-// Each strategy refuses at once a TTL that no clock can represent.
+// A TTL that no clock can represent is refused at once.
 func TestTTLTooLarge(t *testing.T) {
 	t.Parallel()
-	for _, s := range leaseStrategies {
-		url, _ := freshDatabase(t, s)
-		b := connect(t, url)
-		r := request("x", long)
-		take(t, b, r)
-		for _, ttl := range []time.Duration{20 * driver.MaxTTL, math.MaxInt64, 0, -1} {
-			huge := r
-			huge.TTL = ttl
-			_, err := b.Acquire(t.Context(), huge)
-			wantIs(t, err, driver.ErrInvalid)
-			wantIs(t, b.Renew(t.Context(), []driver.Hold{huge.Hold})[0], driver.ErrInvalid)
-		}
+	url, _ := freshDatabase(t, Row)
+	b := connect(t, url)
+	r := request("x", long)
+	take(t, b, r)
+	for _, ttl := range []time.Duration{20 * driver.MaxTTL, math.MaxInt64, 0, -1} {
+		huge := r
+		huge.TTL = ttl
+		_, err := b.Acquire(t.Context(), huge)
+		wantIs(t, err, driver.ErrInvalid)
+		wantIs(t, b.Renew(t.Context(), []driver.Hold{huge.Hold})[0], driver.ErrInvalid)
 	}
 }

@@ -7,11 +7,12 @@
 //
 // # Strategies
 //
-// Row is the default, and the right choice unless something speaks against it. It has all
-// modes, fences and fair queues. It keeps one connection that notifies waiters while it
-// holds locks, and up to four that wait. The other strategies, UniqueIndex, Version, ForUpdate and Session, are for existing tables and
-// textbook designs. Each excludes correctly, and Caps reports what it lacks. The comments of
-// the constants describe the costs of each, and the effects of a crash.
+// Row is the default, and the right choice unless something speaks against it: a row under a
+// unique key, taken by compare-and-set on its version. It has all modes, fences and fair queues.
+// It keeps one connection that notifies waiters while it holds locks, and up to four that wait.
+// ForUpdate and Session are locks of the server, which end with their connection. Each excludes
+// correctly, and Caps reports what it lacks. The comments of the constants describe the costs of
+// each, and the effects of a crash.
 //
 // # Time and fences
 //
@@ -22,7 +23,7 @@
 //
 // # Sessions
 //
-// With Row, UniqueIndex and Version each statement commits by itself. Settings of the server, of a DSN and of a
+// With Row each statement commits by itself. Settings of the server, of a DSN and of a
 // program's own pool make no difference: each connection that decides about locks is set by one statement when
 // it is opened, also if it is taken out of another pool.
 package mysqllock

@@ -17,7 +17,6 @@ import (
 // Numbers of the server's errors.
 const (
 	errCheckRead    = 1020 // the row changed since it was read
-	errDuplicate    = 1062
 	errNoTable      = 1146
 	errLockWait     = 1205
 	errDeadlock     = 1213
@@ -50,8 +49,6 @@ func number(err error) uint16 {
 	}
 	return 0
 }
-
-func duplicate(err error) bool { return number(err) == errDuplicate }
 
 // noRows reports whether a query found no row.
 func noRows(err error) bool { return errors.Is(err, sql.ErrNoRows) }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"sync"
 
 	"github.com/distlock/distlock/driver"
@@ -32,12 +31,11 @@ type Backend struct {
 //	mysql://user@/app?socket=/run/mysqld/mysqld.sock&strategy=session
 //
 // The password may stand in the file of the parameter password_file instead, which is read at each login; so are the
-// files of a certificate when they have changed. Other parameters are strategy (row, unique, version, forupdate,
-// session), table, create, onewriter and name, see Options; max_connections, the limit of the pool, by default none for
-// session and forupdate, else 16; tls (false, true, skip-verify, preferred), and for tls=true the files ca, cert and key,
-// and servername; socket; timeout, readTimeout and writeTimeout as durations; and the MySQL driver's connectionAttributes,
-// allowNativePasswords, allowCleartextPasswords and allowFallbackToPlaintext. An error that will not go away is
-// ErrInvalid. No error shows a password.
+// files of a certificate when they have changed. Other parameters are strategy (row, forupdate, session), table, create,
+// onewriter and name, see Options; max_connections, the limit of the pool, by default none for session and forupdate,
+// else 16; tls (false, true, skip-verify, preferred), and for tls=true the files ca, cert and key, and servername; socket;
+// timeout, readTimeout and writeTimeout as durations; and allowCleartextPasswords, for servers that want a cloud's token
+// as the password itself. An error that will not go away is ErrInvalid. No error shows a password.
 func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWith(ctx, rawURL, nil) }
 
 // OpenOptions are what a URL can't say.
@@ -81,7 +79,7 @@ func open(ctx context.Context, db *sql.DB, opts *Options, owned bool) (*Backend,
 	if err != nil {
 		return nil, err
 	}
-	s := &database{db: db, pool: db, opts: o, tables: tables(o)}
+	s := &database{db: db, pool: db, opts: o, spec: specOf(o)}
 	if !owned {
 		s.lent = lend(db)
 		s.db = s.lent.db
@@ -213,45 +211,33 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 	return fmt.Errorf("%w: mysqllock: Commit is for strategy %s", driver.ErrUnsupported, ForUpdate)
 }
 
-// Schema returns the DDL of a strategy's tables, as commented statements that each end with a
+// Schema returns the DDL of a strategy's table, as a commented statement that ends with a
 // semicolon. Create runs the same. It returns "" for invalid options.
 func Schema(o Options) string {
 	c, err := (&o).withDefaults()
 	if err != nil {
 		return ""
 	}
-	var texts []string
-	for _, t := range tables(c) {
-		texts = append(texts, t.ddl())
-	}
-	return strings.Join(texts, "\n")
+	return specOf(c).ddl()
 }
 
-// tables returns a strategy's tables; o is complete.
-func tables(o Options) []tableSpec {
-	switch o.Strategy {
-	case UniqueIndex:
-		return uniqueTables(o)
-	case Version:
-		return []tableSpec{versionTable(o)}
-	case Row:
-		return []tableSpec{rowTable(o)}
+// specOf returns a strategy's table; o is complete.
+func specOf(o Options) tableSpec {
+	if o.Strategy == Row {
+		return rowTable(o)
 	}
-	return []tableSpec{connTable(o)}
+	return connTable(o)
 }
 
 // newStrategy returns the strategy that the options name.
 func (s *database) newStrategy(ctx context.Context) (strategy, error) {
-	if err := s.checkStrategy(ctx); err != nil {
+	if s.opts.Strategy == Row {
+		return newRow(ctx, s)
+	}
+	if err := s.refuseManyWriters(ctx); err != nil {
 		return nil, err
 	}
 	switch s.opts.Strategy {
-	case Row:
-		return newRow(ctx, s)
-	case UniqueIndex:
-		return newUnique(ctx, s)
-	case Version:
-		return newVersion(ctx, s)
 	case ForUpdate:
 		return newForUpdate(ctx, s)
 	case Session:

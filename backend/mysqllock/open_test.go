@@ -54,10 +54,13 @@ func TestURLsRefused(t *testing.T) {
 		"mysql://u:" + secret + "@h1,h2/app":             "one host",
 		"mysql:app":                                      "two slashes",
 		"mysql://h:0/app":                                "1 to 65535",
-		"mysql://u:" + secret + "@h/app?strategy=best":   "one of row, unique, version, forupdate, session",
+		"mysql://u:" + secret + "@h/app?strategy=best":   "one of row, forupdate, session",
+		"mysql://h/app?strategy=unique":                  "use row, which is the same: its row stands under a unique key",
+		"mysql://h/app?strategy=version":                 "use row, which is the same: its row is taken by compare-and-set",
 		"mysql://h/app?parsetime=true":                   `unknown parameter "parsetime"`,
 		"mysql://h/app?charset=latin1":                   "known: ",
-		"mysql://h/app?multistatements=true":             "allowNativePasswords",
+		"mysql://h/app?multistatements=true":             "allowCleartextPasswords",
+		"mysql://h/app?allowNativePasswords=true":        "known: ",
 		"mysql://h/app?table=a-b":                        "letters, digits and underscores",
 		"mysql://h/app?table=a.b.c":                      "letters, digits and underscores",
 		"mysql://h/app?table=" + strings.Repeat("x", 49): "at most 48",
@@ -80,7 +83,7 @@ func TestOptionsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	for _, o := range []Options{{Strategy: "best"}, {Table: "a b"}} {
+	for _, o := range []Options{{Strategy: "best"}, {Strategy: "unique"}, {Table: "a b"}} {
 		_, err := New(t.Context(), db, &o)
 		wantIs(t, err, driver.ErrInvalid)
 	}
@@ -118,13 +121,13 @@ func TestUsersRefused(t *testing.T) {
 	says(t, with(t, user, func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), secret+"x") }), "refuses user and password")
 	says(t, with(t, admin, func(u *url.URL) { u.Path = "/nowhere" }), "no such database")
 	says(t, with(t, user, func(u *url.URL) { u.Path = "/mysql" }), "may not use this database")
-	says(t, user+"?strategy=unique", "table distlock_unique is missing", "distlock schema mysql --strategy unique", "create=true")
-	says(t, user+"?strategy=unique&create=true", "may not create tables", "GRANT CREATE")
+	says(t, user+"?strategy=session", "table distlock_sessions is missing", "distlock schema mysql --strategy session", "create=true")
+	says(t, user+"?create=true", "may not create tables", "GRANT CREATE")
 
-	connect(t, admin+"?strategy=version&create=true")
+	connect(t, admin+"?create=true")
 	reader := srv.User(t, admin, secret, "SELECT ON "+name+".*")
-	says(t, reader+"?strategy=version", "GRANT SELECT, INSERT, UPDATE ON distlock_versions")
-	connect(t, user+"?strategy=version")
+	says(t, reader, "GRANT SELECT, INSERT, UPDATE ON distlock_locks")
+	connect(t, user)
 
 	srv.Expire(t, user)
 	says(t, user, "expired")
@@ -152,7 +155,7 @@ func with(t *testing.T, rawURL string, change func(*url.URL)) string {
 func TestReadOnlyServerRefused(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--read-only=ON"}})
-	says(t, srv.Database(t)+"?strategy=unique&create=true", "read-only", "primary")
+	says(t, srv.Database(t)+"?create=true", "read-only", "primary")
 }
 
 // A server that became a replica grants no lock, and the error says why.
@@ -160,114 +163,75 @@ func TestServerBecomesReadOnly(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
 	admin := srv.Database(t)
-	name := databaseOf(t, admin)
-	for _, s := range []Strategy{UniqueIndex, Version} {
-		connect(t, admin+"?create=true&strategy="+string(s))
-		db := srv.DB(t, srv.User(t, admin, secret, "SELECT, INSERT, UPDATE, DELETE ON "+name+".*"))
-		b, err := New(t.Context(), db, &Options{Strategy: s})
-		if err != nil {
-			t.Fatal(err)
+	connect(t, admin+"?create=true")
+	b := rowOn(t, srv.DB(t, srv.User(t, admin, secret, "SELECT, INSERT, UPDATE ON "+databaseOf(t, admin)+".*")))
+	r := request("x", long)
+	take(t, b, r)
+	srv.Exec(t, "SET GLOBAL read_only = 1")
+	for _, err := range []error{b.Renew(t.Context(), []driver.Hold{r.Hold})[0], b.Release(t.Context(), r.Hold)} {
+		if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+			t.Errorf("on a replica: %v; want an unknown outcome", err)
 		}
-		r := request("x", long)
-		take(t, b, r)
-		srv.Exec(t, "SET GLOBAL read_only = 1")
-		for _, err := range []error{b.Renew(t.Context(), []driver.Hold{r.Hold})[0], b.Release(t.Context(), r.Hold)} {
-			if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
-				t.Errorf("%s on a replica: %v; want an unknown outcome", s, err)
-			}
-			worded(t, err, "read-only")
-		}
-		srv.Exec(t, "SET GLOBAL read_only = 0")
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Errorf("%s on the primary again: %v", s, err)
-		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		worded(t, err, "read-only")
 	}
+	srv.Exec(t, "SET GLOBAL read_only = 0")
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Errorf("on the primary again: %v", err)
+	}
+}
+
+// locksWith returns the DDL of a table named locks, with one part replaced.
+func locksWith(t *testing.T, s Strategy, old, new string) string {
+	t.Helper()
+	ddl := Schema(Options{Strategy: s, Table: "locks"})
+	if strings.Count(ddl, old) != 1 {
+		t.Fatalf("%q is not in %s once", old, ddl)
+	}
+	return strings.Replace(ddl, old, new, 1)
 }
 
 func TestTablesRefused(t *testing.T) {
 	t.Parallel()
-	const rest = "owner VARCHAR(64) NOT NULL, expires BIGINT"
-	for ddl, words := range map[string]string{
-		"name VARBINARY(99) PRIMARY KEY, expires BIGINT)":                                     "column owner is missing",
-		"name VARBINARY(99) PRIMARY KEY, owner VARCHAR(64), expires DATETIME)":                "column expires is datetime: want bigint",
-		"name INT PRIMARY KEY, " + rest + ")":                                                 "column name is int",
-		"name VARBINARY(99) PRIMARY KEY, owner VARCHAR(20), expires BIGINT)":                  "column owner has room for 20 characters: want 36",
-		"name VARCHAR(99) PRIMARY KEY, " + rest + ")":                                         "collation latin1_swedish_ci",
-		"name VARCHAR(99) COLLATE utf8mb4_general_ci PRIMARY KEY, " + rest + ")":              "names such as job and JOB can be equal",
-		"name VARCHAR(99) CHARACTER SET latin1 COLLATE latin1_bin PRIMARY KEY, " + rest + ")": "lacks most characters",
-		"name BINARY(99) PRIMARY KEY, " + rest + ")":                                          "column name is binary(99)",
-		"name VARBINARY(99) PRIMARY KEY, owner BINARY(64) NOT NULL, expires BIGINT)":          "column owner is binary(64)",
-		"name VARBINARY(99) PRIMARY KEY, owner CHAR(40) NOT NULL, expires BIGINT)":            "column owner is char(40)",
-		"name VARBINARY(99) NOT NULL, " + rest + ")":                                          "neither PRIMARY KEY nor UNIQUE",
-		"name VARBINARY(99) NOT NULL, " + rest + ", UNIQUE (name(10)))":                       "in full",
-		"name VARBINARY(99) NOT NULL, " + rest + ", UNIQUE (name, owner))":                    "by itself",
-		"name VARBINARY(99) PRIMARY KEY, tenant INT NOT NULL, " + rest + ")":                  "column tenant is of another program",
-		"name VARBINARY(99) PRIMARY KEY, " + rest + ", meta INT)":                             "column meta is int",
-		"name VARBINARY(99) PRIMARY KEY, " + rest + ") ENGINE=MyISAM":                         "engine is MyISAM: want InnoDB",
+	for _, c := range []struct {
+		s               Strategy
+		old, new, words string
+	}{
+		{Row, "  owner   VARBINARY(64) NULL,", "--", "column owner is missing"},
+		{Row, "until   BIGINT", "until   DATETIME", "column until is datetime: want bigint"},
+		{Row, "k       BINARY(32)", "k       INT", "column k is int: want binary or varbinary"},
+		{Row, "k       BINARY(32)", "k       BINARY(33)", "column k is binary(33): want BINARY(32)"},
+		{Row, "owner   VARBINARY(64)", "owner   VARBINARY(20)", "column owner has room for 20 bytes: want 64"},
+		{Row, "owner   VARBINARY(64)", "owner   VARCHAR(64)", "column owner is varchar"},
+		{Row, "PRIMARY KEY (k)", "KEY (k)", "not the PRIMARY KEY"},
+		{Row, "PRIMARY KEY (k)", "PRIMARY KEY (k(10))", "in full"},
+		{Row, "PRIMARY KEY (k)", "PRIMARY KEY (k, rev)", "by itself"},
+		{Row, "PRIMARY KEY (k)", "id INT AUTO_INCREMENT PRIMARY KEY, UNIQUE (k)", "not the PRIMARY KEY"},
+		{Row, "PRIMARY KEY", "tenant INT NOT NULL, PRIMARY KEY", "column tenant is of another program"},
+		{Row, "ENGINE=InnoDB ROW_FORMAT=DYNAMIC", "ENGINE=MyISAM", "engine is MyISAM: want InnoDB"},
+		{Session, "owner   VARBINARY(64)", "owner   VARBINARY(20)", "column owner has room for 20 bytes: want 64"},
+		{ForUpdate, "meta    MEDIUMBLOB", "meta    INT", "column meta is int"},
 	} {
-		u, db := freshDatabase(t, UniqueIndex)
-		do(t, db, "ALTER DATABASE CHARACTER SET latin1", "CREATE TABLE locks ("+ddl)
-		says(t, u+"&table=locks", words, "table locks", "distlock schema mysql --strategy unique")
+		u, db := freshDatabase(t, c.s)
+		do(t, db, locksWith(t, c.s, c.old, c.new))
+		says(t, u+"&table=locks", c.words, "table locks", "distlock schema mysql --strategy "+string(c.s))
 	}
 }
 
 func TestViewRefused(t *testing.T) {
 	t.Parallel()
-	u, db := freshDatabase(t, UniqueIndex)
-	do(t, db, "CREATE TABLE real_locks (name VARBINARY(99) PRIMARY KEY, owner VARCHAR(64) NOT NULL, expires BIGINT)", "CREATE VIEW locks AS SELECT * FROM real_locks")
+	u, db := freshDatabase(t, Row)
+	do(t, db, Schema(Options{Table: "real_locks"}), "CREATE VIEW locks AS SELECT * FROM real_locks")
 	says(t, u+"&table=locks", "engine is VIEW")
 }
 
-// A table that another program created works. It has an extra column, and only the required columns of
-// ours.
-func TestTableOfOthers(t *testing.T) {
+// A table may have wider columns, and others that have a default.
+func TestTableWithMore(t *testing.T) {
 	t.Parallel()
-	for s, ddl := range map[Strategy]string{
-		UniqueIndex: "id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(40) COLLATE utf8mb4_bin NOT NULL UNIQUE, owner VARCHAR(64) NOT NULL, expires BIGINT NOT NULL, at TIMESTAMP NOT NULL DEFAULT NOW()",
-		Version:     "name VARCHAR(40) COLLATE utf8mb4_bin PRIMARY KEY, version BIGINT NOT NULL, owner VARCHAR(64), expires BIGINT",
-	} {
+	for _, s := range Strategies() {
 		u, db := freshDatabase(t, s)
-		do(t, db, "CREATE TABLE locks ("+ddl+")")
-		if s == UniqueIndex {
-			do(t, db, uniqueTables(Options{Table: "locks"})[1].ddl())
-		}
-		b := connect(t, u+"&table=locks")
-		r := request("jöb", long)
-		first := take(t, b, r)
-		if held := refused(t, b, request("jöb", long)); held.Retry < long/2 || len(held.Holders) != 1 || held.Holders[0].Owner != r.Owner {
-			t.Errorf("%s: %+v", s, held)
-		}
-		take(t, b, request("JÖB", long))
-		if err := errors.Join(b.Renew(t.Context(), []driver.Hold{r.Hold})...); err != nil {
-			t.Errorf("%s: %v", s, err)
-		}
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Errorf("%s: %v", s, err)
-		}
-		if again := take(t, b, request("jöb", long)); again.Fence <= first.Last() {
-			t.Errorf("%s: fence %d after %d", s, again.Fence, first.Last())
-		}
-		_, err := b.Acquire(t.Context(), request(strings.Repeat("é", 41), long))
-		wantIs(t, err, driver.ErrInvalid)
-		worded(t, err, "41 characters", "room for 40")
-		_, err = b.Acquire(t.Context(), request("job ", long))
-		wantIs(t, err, driver.ErrInvalid)
-		worded(t, err, "ends with a space")
-	}
-}
-
-func TestNameLongerThanTheColumn(t *testing.T) {
-	t.Parallel()
-	for _, s := range []Strategy{UniqueIndex, Version} {
-		u, _ := freshDatabase(t, s)
-		b := connect(t, u)
-		take(t, b, request(strings.Repeat("x", nameLength), long))
-		_, err := b.Acquire(t.Context(), request(strings.Repeat("x", nameLength+1), long))
-		wantIs(t, err, driver.ErrInvalid)
-		worded(t, err, "2049 bytes", "room for 2048")
+		do(t, db, locksWith(t, s, "PRIMARY KEY", "at TIMESTAMP NOT NULL DEFAULT NOW(), PRIMARY KEY"),
+			"ALTER TABLE locks MODIFY meta LONGBLOB, MODIFY owner VARBINARY(99)")
+		useBriefly(t, connect(t, u+"&table=locks"), string(s))
 	}
 }
 
@@ -336,8 +300,8 @@ func useBriefly(t *testing.T, b *Backend, what string) {
 
 func TestPoolStaysTheCallers(t *testing.T) {
 	t.Parallel()
-	_, db := freshDatabase(t, Version)
-	b, err := New(t.Context(), db, &Options{Strategy: Version, Create: true})
+	_, db := freshDatabase(t, Row)
+	b, err := New(t.Context(), db, &Options{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,10 +346,10 @@ func TestSocketAndTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	says(t, u.String()+"?tls=true&strategy=version", "TLS")
+	says(t, u.String()+"?tls=true", "TLS")
 	user := srv.User(t, u.String(), secret, "ALL ON "+databaseOf(t, u.String())+".*")
 	connect(t, with(t, user, func(u *url.URL) {
-		u.Host, u.RawQuery = "", "create=true&strategy=version&socket="+filepath.Join(srv.Dir(), "sock")
+		u.Host, u.RawQuery = "", "create=true&socket="+filepath.Join(srv.Dir(), "sock")
 	}))
 }
 
@@ -413,7 +377,7 @@ func TestFreeConnections(t *testing.T) {
 
 func wantFree(t *testing.T, b *Backend, want int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d connections are free", want), func() bool {
+	until(t, fmt.Sprintf("%d connections are free", want), func() bool {
 		free, err := b.FreeConnections(t.Context())
 		if err != nil {
 			t.Fatal(err)

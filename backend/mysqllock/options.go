@@ -20,22 +20,14 @@ import (
 // Strategy is a way to keep locks in the database. All users of a table must use the same one.
 type Strategy string
 
-// The strategies. All but Session and ForUpdate keep leases, which end by the server's
-// clock after their TTL if the holder died, and hold no connection for a lock.
+// The strategies.
 const (
-	// Row keeps one row for each lock, which is never deleted. It has all modes and fair queues. A
-	// free lock costs one statement, a release one. Waiters are woken through one more connection of
-	// the process that holds the lock. It is the default.
+	// Row keeps one row under a unique key for each lock, which is never deleted, and takes it by
+	// compare-and-set on its version. It has all modes and fair queues. A free lock costs one
+	// statement, a release one. Waiters are woken through one more connection of the process that
+	// holds the lock. A lock is a lease, which ends by the server's clock after its TTL if the holder
+	// died, and holds no connection. It is the default.
 	Row Strategy = "row"
-
-	// UniqueIndex inserts a row to lock and deletes it to unlock, for teams that have such a table.
-	// It is exclusive only, and waiters poll. A lock costs two statements, its release one. A busy
-	// lock causes deadlocks, which are retried.
-	UniqueIndex Strategy = "unique"
-
-	// Version reads a row and changes it if its version is still the one that was read. It is
-	// exclusive only, and waiters poll. A lock costs two statements, its release one.
-	Version Strategy = "version"
 
 	// ForUpdate holds a row by SELECT … FOR UPDATE in a transaction that stays open, on a connection
 	// of its own for each lock and each waiter. It is exclusive only. A lock ends with its
@@ -47,18 +39,21 @@ const (
 	Session Strategy = "session"
 )
 
-// leases reports whether a strategy keeps leases in tables.
-func (s Strategy) leases() bool { return s == Row || s == UniqueIndex || s == Version }
+// deletes reports whether a strategy deletes rows.
+func (s Strategy) deletes() bool { return s != Row }
 
-// deletes reports whether it deletes rows.
-func (s Strategy) deletes() bool { return s != Row && s != Version }
-
-// rights returns what a user must be granted on the strategy's tables.
+// rights returns what a user must be granted on the strategy's table.
 func (s Strategy) rights() string {
 	if s.deletes() {
 		return "SELECT, INSERT, UPDATE, DELETE"
 	}
 	return "SELECT, INSERT, UPDATE"
+}
+
+// mappedToRow has the names of textbook ways that are Row here, and why.
+var mappedToRow = map[Strategy]string{
+	"unique":  "its row stands under a unique key, and stays when the lock is free",
+	"version": "its row is taken by compare-and-set on a version; for a version column of your own data there is package occ",
 }
 
 // strategies has all strategies, the default first, with their tables.
@@ -67,8 +62,6 @@ var strategies = []struct {
 	table string
 }{
 	{Row, "distlock_locks"},
-	{UniqueIndex, "distlock_unique"},
-	{Version, "distlock_versions"},
 	{ForUpdate, "distlock_mutexes"},
 	{Session, "distlock_sessions"},
 }
@@ -96,16 +89,15 @@ type Options struct {
 
 	// Table is the table's name, optionally after a database name and a dot:
 	// "locks", "app.locks". Letters, digits and underscores. Empty: distlock_locks for
-	// Row, distlock_unique, distlock_versions, distlock_mutexes or distlock_sessions
-	// for the others.
+	// Row, distlock_mutexes for ForUpdate, distlock_sessions for Session.
 	Table string
 
-	// Create makes missing tables. Without it, a missing table is refused, and the error says how to
-	// create it.
+	// Create makes the table if it is missing. Without it, a missing table is refused, and the error
+	// says how to create it.
 	Create bool
 
 	// OneWriter promises that all users of the table write to the same node at any time. It is for
-	// clusters whose nodes all accept writes. Without it, Row and Version refuse a Galera cluster of
+	// clusters whose nodes all accept writes. Without it, Row refuses a Galera cluster of
 	// several nodes and a replication group with several primaries: a lease ends by the clock of the
 	// node that is queried.
 	OneWriter bool
@@ -124,13 +116,20 @@ func (o *Options) withDefaults() (Options, error) {
 	c.Strategy = cmp.Or(c.Strategy, Row)
 	i := slices.Index(Strategies(), c.Strategy)
 	if i < 0 {
-		return c, fmt.Errorf("%w: strategy %q: want one of %s", driver.ErrInvalid, c.Strategy, strings.Join(strategyNames(), ", "))
+		return c, unknownStrategy(c.Strategy)
 	}
 	c.Table = cmp.Or(c.Table, strategies[i].table)
 	return c, checkTable(c.Table)
 }
 
-// maxTable leaves room for the suffix of a second table; the server's own limit is 64.
+func unknownStrategy(s Strategy) error {
+	if why := mappedToRow[s]; why != "" {
+		return fmt.Errorf("%w: strategy %q: use row, which is the same: %s", driver.ErrInvalid, s, why)
+	}
+	return fmt.Errorf("%w: strategy %q: want one of %s", driver.ErrInvalid, s, strings.Join(strategyNames(), ", "))
+}
+
+// maxTable is less than the server's own limit, 64.
 const maxTable = 48
 
 func checkTable(name string) error {
@@ -152,9 +151,9 @@ func quoted(table string) string { return sqlname.Quote(table, true) }
 // dialTimeout bounds the opening of a connection, as does the caller's context.
 const dialTimeout = 5 * time.Second
 
-// leaseConns is how many connections the pool of a strategy that keeps leases has at most. They are enough for thousands
+// rowConns is how many connections the pool of strategy Row has at most. They are enough for thousands
 // of calls a second; more would pile up in the server while a table is locked.
-const leaseConns = maxIdle
+const rowConns = maxIdle
 
 // mostConns is the greatest max_connections: no server can have more.
 const mostConns = 100_000
@@ -166,11 +165,14 @@ func readURL(u *url.URL, own netaddr.Credentials) (config *mysql.Config, l *logi
 	config = readConfig(p)
 	l, err = readLogin(u, p, config, own)
 	errs := []error{err}
-	opts = &Options{Strategy: Strategy(p.Choice("strategy", strategyNames()...)), Table: p.String("table", ""), Create: p.Bool("create", false),
+	opts = &Options{Strategy: Strategy(p.String("strategy", string(Row))), Table: p.String("table", ""), Create: p.Bool("create", false),
 		OneWriter: p.Bool("onewriter", false), Name: p.String("name", "")}
+	if !slices.Contains(Strategies(), opts.Strategy) {
+		errs = append(errs, unknownStrategy(opts.Strategy))
+	}
 	usual := 0
-	if opts.Strategy.leases() {
-		usual = leaseConns
+	if opts.Strategy == Row {
+		usual = rowConns
 	}
 	limit = p.Int("max_connections", usual, 1, mostConns)
 	errs = append(errs, readAddress(u, p, config))
@@ -187,10 +189,7 @@ func readConfig(p *driver.Params) *mysql.Config {
 	c.Timeout = p.Duration("timeout", dialTimeout)
 	c.ReadTimeout = p.Duration("readTimeout", 0)
 	c.WriteTimeout = p.Duration("writeTimeout", 0)
-	c.AllowNativePasswords = p.Bool("allowNativePasswords", true)
-	c.AllowCleartextPasswords = p.Bool("allowCleartextPasswords", false)
-	c.AllowFallbackToPlaintext = p.Bool("allowFallbackToPlaintext", false)
-	c.ConnectionAttributes = p.String("connectionAttributes", "")
+	c.AllowCleartextPasswords = p.Bool("allowCleartextPasswords", false) // a cloud's tokens need it
 	return c
 }
 

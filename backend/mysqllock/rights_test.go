@@ -1,7 +1,6 @@
 package mysqllock
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -24,15 +23,5 @@ func TestRights(t *testing.T) {
 			}
 			return srv.User(t, admin, "secret", own...) + query
 		})
-	}
-}
-
-// Errors name the rights that the tables of the strategy need.
-func TestRightsOfStrategies(t *testing.T) {
-	for _, s := range strategies {
-		deletes := slices.ContainsFunc(tables(Options{Strategy: s.name, Table: s.table}), func(t tableSpec) bool { return t.deletes })
-		if deletes != s.name.deletes() || deletes != strings.Contains(s.name.rights(), "DELETE") {
-			t.Errorf("%s deletes rows: %v; rights: %s", s.name, deletes, s.name.rights())
-		}
 	}
 }

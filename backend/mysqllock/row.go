@@ -46,7 +46,7 @@ type rowStrategy struct {
 }
 
 func newRow(ctx context.Context, s *database) (strategy, error) {
-	if _, err := s.prepare(ctx); err != nil {
+	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.checkClocks(ctx, s.opts.Table, "k"); err != nil {
@@ -299,13 +299,13 @@ const sqlSwap = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
 WHERE k = ? AND rev = ? AND {now} BETWEEN ? AND ? LIMIT 1 FOR UPDATE {skip}) s STRAIGHT_JOIN {table} ON k = s.id SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), {state = ?}, rev = rev + 1`
 
-// sqlExtend renews many holds, and returns their end through the insert id. The keys lead to the
+// sqlExtend renews many holds, and returns the end that the TTL alone leads to through the insert id. The keys lead to the
 // rows, each of which must have its own owner. A locked row is left out, and no other row is locked
 // on the way: LIMIT makes a table of the keys, which comes first.
 const sqlExtend = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
 WHERE k IN ({keys}) AND (k, owner) IN ({holds}) AND until > {now} LIMIT {count} FOR UPDATE {skip}) s
 STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON k = s.id SET
-until = {longer}, number = GREATEST(number, ?),
+until = GREATEST(LAST_INSERT_ID({now} + ?), until), number = GREATEST(number, ?),
 address = ?, rev = rev + 1`
 
 // sqlRead also selects the clock, which is needed even if no row is found.
@@ -322,7 +322,7 @@ WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER B
 // rowSQL completes a statement for a number of holds.
 func rowSQL(text, table string, v server, holds int) string {
 	return strings.NewReplacer(
-		"{table}", table, "{now}", clockSQL, "{longer}", longerSQL("until", "?"), "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
+		"{table}", table, "{now}", clockSQL, "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
 		"{columns}", strings.Join(rowColumns, ", "),
 		"{state = ?}", strings.Join(rowState, " = ?, ")+" = ?",
 		"{?}", listOf("?", len(rowState)), "{count}", strconv.Itoa(holds),

@@ -47,7 +47,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		g, v = s.decide(r, c)
 		return v
 	})
-	if errors.Is(err, ErrBusy) && !holds { // to a holder that would be false
+	if errors.Is(err, errBusy) && !holds { // to a holder that would be false
 		err = &driver.HeldError{Retry: busyRetry}
 	}
 	if err != nil {
@@ -181,8 +181,8 @@ const (
 	maxPause  = 32 * time.Millisecond
 )
 
-// ErrBusy means that others changed or locked the row whenever it was to be written.
-var ErrBusy = errors.New("others change the row of this lock all the time, or keep it locked: nothing was done")
+// errBusy means that others changed or locked the row whenever it was to be written.
+var errBusy = errors.New("others change the row of this lock all the time, or keep it locked: nothing was done")
 
 // decision is the outcome of a function that changes a state.
 type decision struct {
@@ -218,7 +218,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) d
 			return err
 		}
 	}
-	return ErrBusy
+	return errBusy
 }
 
 // minLeeway and twice the time of a statement is how long after it was read a row may be written. If

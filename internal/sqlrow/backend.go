@@ -29,10 +29,6 @@ type Options struct {
 	// Name is Caps.Name.
 	Name string
 
-	// Mutex means that rows have exclusive holds only, and that waiters are not known: Watch returns
-	// driver.ErrSkip. Insert and Swap are not called for a queue, and may return ErrBusy.
-	Mutex bool
-
 	// Notifier makes the notifier, which may call Wake and WakeAll of the backend. If it is nil, waiters
 	// poll.
 	Notifier func(*Backend) Notifier
@@ -70,16 +66,12 @@ func New(d Dialect, o Options) *Backend {
 	return b
 }
 
-// Caps reports fences and detached holds, and unless Options.Mutex is set all modes, and queues on request.
+// Caps reports fences, detached holds, all modes, and queues on request.
 func (b *Backend) Caps() driver.Caps {
-	c := driver.Caps{
-		Name: b.options.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Floor: true, Detached: true,
-		MinTTL: claims.MinTTL, MaxTTL: claims.MaxTTL,
+	return driver.Caps{
+		Name: b.options.Name, Modes: driver.AllModes, Downgrade: true, Queueing: driver.QueueOnRequest,
+		Fence: true, Floor: true, Detached: true, MinTTL: claims.MinTTL, MaxTTL: claims.MaxTTL,
 	}
-	if !b.options.Mutex {
-		c.Modes, c.Downgrade, c.Queueing = driver.AllModes, true, driver.QueueOnRequest
-	}
-	return c
 }
 
 // Wake wakes the waiters for k, which may be free. It does not block.
@@ -131,11 +123,7 @@ func (b *Backend) inspect(ctx context.Context, name string) (driver.Info, error)
 	if err != nil {
 		return driver.Info{}, err
 	}
-	i := s.Info(name, s.now)
-	if b.options.Mutex {
-		i.WaiterCount = -1
-	}
-	return i, nil
+	return s.Info(name, s.now), nil
 }
 
 // List yields the names that are held or waited for. yield may call the backend.

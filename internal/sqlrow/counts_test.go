@@ -203,7 +203,7 @@ func TestRowThatNeverRests(t *testing.T) {
 	}
 	for what, do := range map[string]func() error{"renew": renewing(t, b, r), "release": giving(t, b, r)} {
 		err := do()
-		if !errors.Is(err, ErrBusy) || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+		if !errors.Is(err, errBusy) || errors.Is(err, driver.ErrLost) || driver.Final(err) {
 			t.Errorf("%s: %v; want an unknown outcome", what, err)
 		}
 	}
@@ -219,7 +219,7 @@ func TestDowngradeOfARowThatNeverRests(t *testing.T) {
 	}
 	f.before = neverRests(f)
 	r.Mode = driver.Read
-	if err := taking(t, b, r)(); !errors.Is(err, ErrBusy) || errors.Is(err, driver.ErrHeld) {
+	if err := taking(t, b, r)(); !errors.Is(err, errBusy) || errors.Is(err, driver.ErrHeld) {
 		t.Errorf("%v; want an unknown outcome", err)
 	}
 	f.before = nil

@@ -14,9 +14,6 @@ import (
 // Watch wakes r's owner when a claim on the lock is released. All waiters for a lock in this backend
 // share one rowWatcher, which marks the row as waited for.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if b.options.Mutex {
-		return driver.Watch{}, driver.ErrSkip
-	}
 	w, err := b.watch(ctx, r)
 	return w, b.wrap("watch", r.Name, err)
 }

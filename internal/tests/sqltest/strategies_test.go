@@ -32,8 +32,6 @@ type strategy struct {
 
 var strategies = []strategy{
 	{name: "mysql row", kind: mariaDB, query: "strategy=row", leased: true, waiting: 5, pools: []int{1, 4}, clean: true},
-	{name: "mysql unique", kind: mariaDB, query: "strategy=unique", leased: true, waiting: 2, pools: []int{1}},
-	{name: "mysql version", kind: mariaDB, query: "strategy=version", leased: true, waiting: 2, pools: []int{1}},
 	{name: "postgres row", kind: postgreSQL, query: "strategy=row", leased: true, waiting: 3, pools: []int{1, 3}, clean: true},
 	{name: "mysql forupdate", kind: mariaDB, query: "strategy=forupdate", table: "distlock_mutexes", waiting: 5, pools: []int{3}},
 	{name: "mysql session", kind: mariaDB, query: "strategy=session", table: "distlock_sessions", waiting: 5, pools: []int{3}},

@@ -441,7 +441,7 @@ func (a *app) schemaCommand() *cobra.Command {
 		Long:  schemaHelp,
 		Example: `  distlock schema mysql | mysql -h db1 -u admin -p app
   distlock schema postgres | psql postgres://admin@db1/app
-  distlock schema mysql --strategy unique --table app_locks`,
+  distlock schema mysql --strategy session --table app_locks`,
 		ValidArgs: []string{"mysql", "postgres"},
 		Args:      exactly(1, "mysql or postgres"),
 		RunE:      func(_ *cobra.Command, args []string) error { return a.schema(args[0], strategy, table) },

@@ -1,0 +1,133 @@
+package mysqllock
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// One of many clients takes over an expired lease.
+func TestRowTakeOverRace(t *testing.T) {
+	t.Parallel()
+	url, db := freshDatabase(t, Row)
+	b := connect(t, url)
+	for round := range 10 {
+		name := fmt.Sprint("x", round)
+		take(t, b, request(name, long))
+		do(t, db, "UPDATE distlock_locks SET until = 1 WHERE name = '"+name+"'")
+		var granted atomic.Int32
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				_, err := b.Acquire(t.Context(), request(name, long))
+				if err == nil {
+					granted.Add(1)
+				} else if !errors.Is(err, driver.ErrHeld) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := granted.Load(); n != 1 {
+			t.Errorf("%d took the lease over", n)
+		}
+	}
+}
+
+// A take-over reads a row as expired while a renewal has it locked. The take-over waits for the
+// renewal, and finds that the lease lasts.
+func TestRowRenewedWhileTakenOver(t *testing.T) {
+	t.Parallel()
+	url, db := freshDatabase(t, Row)
+	b := connect(t, url)
+	take(t, b, request("x", long))
+	do(t, db, "UPDATE distlock_locks SET until = "+clockSQL+" - 1")
+	free := blocked(t, db, "x")
+	taken := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(t.Context(), request("x", long))
+		taken <- err
+	}()
+	waitingLocks(t, db, 1)
+	free(fmt.Sprintf("until = until + %d", long.Microseconds()))
+	if err := <-taken; !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("take-over of a renewed lease: %v", err)
+	}
+}
+
+// A renewal and a take-over at the very end of a lease never both succeed.
+func TestRowRenewedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	url, _ := freshDatabase(t, Row)
+	one, two := connect(t, url), connect(t, url)
+	for round := range 12 {
+		r, rival := request(fmt.Sprint("x", round), 100*time.Millisecond), request(fmt.Sprint("x", round), long)
+		take(t, one, r)
+		time.Sleep(r.TTL - 3*time.Millisecond) // until just before its end, which no signal announces
+		r.TTL = long
+		var renewed, taken error
+		var wg sync.WaitGroup
+		wg.Go(func() { renewed = one.Renew(t.Context(), []driver.Hold{r.Hold})[0] })
+		wg.Go(func() {
+			for range 5 {
+				if _, taken = two.Acquire(t.Context(), rival); taken == nil {
+					return
+				}
+			}
+		})
+		wg.Wait()
+		if renewed == nil && taken == nil {
+			t.Fatal("a lease was renewed and taken over")
+		}
+		if renewed != nil && !errors.Is(renewed, driver.ErrLost) || taken != nil && !errors.Is(taken, driver.ErrHeld) {
+			t.Errorf("%v, %v", renewed, taken)
+		}
+	}
+}
+
+// A restarted server has the same locks and fences as before the crash. The pool's dead connections
+// cause no errors.
+func TestRowServerRestarted(t *testing.T) {
+	t.Parallel()
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
+	url := srv.Database(t) + "?create=true"
+	b, rival, r := connect(t, url), connect(t, url), request("x", long)
+	first := take(t, b, r)
+	srv.Kill()
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+		t.Errorf("without a server: %v; want an unknown outcome", err)
+	}
+	srv.Start()
+	renews(t, b, r, nil)
+	refused(t, rival, request("x", long))
+	release(t, b, r)
+	if g := take(t, rival, request("x", long)); g.Fence <= first.Last() {
+		t.Errorf("fence %d after %d", g.Fence, first.Last())
+	}
+}
+
+// Fences increase even if the server's clock goes back.
+func TestRowClockGoesBack(t *testing.T) {
+	t.Parallel()
+	url, _ := freshDatabase(t, Row)
+	b, r := connect(t, url), request("x", long)
+	first := take(t, b, r)
+	release(t, b, r)
+	base, _, _ := strings.Cut(url, "?")
+	past, err := sql.Open("mysql", testserver.MariaDBSource(base)+"&timestamp=1000000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer past.Close()
+	if g := take(t, rowOn(t, past), request("x", long)); g.Fence <= first.Last() {
+		t.Errorf("fence %d after %d", g.Fence, first.Last())
+	}
+}
