@@ -63,7 +63,7 @@ func TestURLsRefused(t *testing.T) {
 		"mysql://h/app?allowNativePasswords=true":        "known: ",
 		"mysql://h/app?table=a-b":                        "letters, digits and underscores",
 		"mysql://h/app?table=a.b.c":                      "letters, digits and underscores",
-		"mysql://h/app?table=" + strings.Repeat("x", 49): "at most 48",
+		"mysql://h/app?table=" + strings.Repeat("x", 65): "at most 64",
 		"mysql://h/app?create=maybe":                     "true or false",
 		"mysql://h/app?timeout=5":                        "positive duration",
 		"mysql://h/app?tls=yes":                          "one of false, true, skip-verify, preferred",

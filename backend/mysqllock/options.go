@@ -129,8 +129,8 @@ func unknownStrategy(s Strategy) error {
 	return fmt.Errorf("%w: strategy %q: want one of %s", driver.ErrInvalid, s, strings.Join(strategyNames(), ", "))
 }
 
-// maxTable is less than the server's own limit, 64.
-const maxTable = 48
+// maxTable is the server's limit.
+const maxTable = 64
 
 func checkTable(name string) error {
 	parts := strings.SplitN(name, ".", 2)
