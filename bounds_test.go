@@ -21,13 +21,11 @@ func TestTimesBeyondTheBound(t *testing.T) {
 	for _, d := range []time.Duration{math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / 2, driver.MaxTTL + 1} {
 		r := newRig()
 		c := client(t, r, nil)
-		warn := func(*distlock.Lease) {}
 		for what, opts := range map[string][]distlock.LockOption{
 			"TTL":             {distlock.WithTTL(d)},
 			"MaxHold":         {distlock.MaxHold(d)},
 			"MinHold":         {distlock.MinHold(d)},
 			"hand-off window": {distlock.WithHandoff(1, d)},
-			"WarnBefore":      {distlock.WarnBefore(d, warn)},
 		} {
 			_, err := c.Mutex(what, opts...).TryLock(t.Context())
 			refused(t, err, what)

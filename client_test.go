@@ -271,7 +271,6 @@ func TestBadNamesAndOptions(t *testing.T) {
 		return c
 	}
 	c := client(t, r, nil)
-	warn := func(*distlock.Lease) {}
 	cases := map[string]struct {
 		m    locker
 		kind error
@@ -288,9 +287,6 @@ func TestBadNamesAndOptions(t *testing.T) {
 		"MinHold > TTL":     {c.Mutex("x", distlock.MinHold(2*time.Second), distlock.WithTTL(time.Second), distlock.WithoutRenewal()), distlock.ErrInvalid, "MinHold"},
 		"MinHold negative":  {c.Mutex("x", distlock.MinHold(-1)), distlock.ErrInvalid, "MinHold"},
 		"MinHold > MaxHold": {c.Mutex("x", distlock.MinHold(2*time.Second), distlock.MaxHold(time.Second)), distlock.ErrInvalid, "MinHold"},
-		"warning too early": {c.Mutex("x", distlock.WarnBefore(30*time.Second, warn)), distlock.ErrInvalid, "WarnBefore"},
-		"warning to nobody": {c.Mutex("x", distlock.WarnBefore(time.Second, nil)), distlock.ErrInvalid, "without a function"},
-		"warning at zero":   {c.Mutex("x", distlock.WarnBefore(0, warn)), distlock.ErrInvalid, "WarnBefore"},
 		"hand-off negative": {c.Mutex("x", distlock.WithHandoff(-1, 0)), distlock.ErrInvalid, "hand-off"},
 		"policy":            {c.Mutex("x", distlock.OnLost(7)), distlock.ErrInvalid, "policy"},
 		"fair":              {c.Mutex("x", distlock.Fair()), distlock.ErrUnsupported, "fair"},

@@ -358,13 +358,6 @@ func (h *hold) Lose(why error, mayRemain bool) (report func()) {
 	return func() { emit(observe, event, nil) }
 }
 
-// Warn warns the user that the lease is going to be lost.
-func (h *hold) Warn() {
-	if l := h.outermost(); l != nil {
-		go h.s.warn(l.handle())
-	}
-}
-
 // Answered reports the answer to a renewal to the observer.
 func (h *hold) Answered(err error, left time.Duration) {
 	h.sh.mu.Lock()

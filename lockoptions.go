@@ -85,14 +85,6 @@ func MinHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.minHold = d }}
 }
 
-// WarnBefore calls f, in a goroutine of its own, when the lease is going to be lost in d because it
-// could not be renewed. f is called at most once until a renewal succeeds, and, whatever d is, not before
-// the first renewal is due, after a third of the TTL, and has had a moment. Use it to bring work to
-// a safe point. Without f it is ErrInvalid.
-func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
-	return LockOption{func(s *spec) { s.terms.WarnBefore, s.warn = d, f }}
-}
-
 // Revocable calls f, in a goroutine of its own and at most once for a lease, when another program
 // requests the release: by Client.Revoke, by distlock unlock --ask, or as the coordinator's other
 // users do. It is only a request: the lease lives on until Unlock, which then releases the lock to
@@ -145,7 +137,6 @@ type lockTerms struct {
 	waitAtMostSet bool
 	maxHoldSet    bool
 	minHold       time.Duration
-	warn          func(*Lease)
 	revoked       func(*Lease)
 	meta          map[string]string
 	ownMeta       bool
@@ -163,7 +154,7 @@ func (s *spec) canTakeOver(o *spec) bool {
 // canHandOff reports whether a hold can be handed off at all: it is not shared, and no option ties
 // it to one lease.
 func (s *spec) canHandOff() bool {
-	return s.mode.Alone() && !s.terms.Fixed && !s.fair && s.handoffMax > 0 && s.minHold == 0 && s.warn == nil
+	return s.mode.Alone() && !s.terms.Fixed && !s.fair && s.handoffMax > 0 && s.minHold == 0
 }
 
 // sameRequest reports whether a request for o may be continued for s: everything that the
@@ -237,10 +228,6 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.terms.MaxHold)
 	case s.terms.Fixed && s.minHold > s.terms.TTL:
 		return invalid("MinHold %v is more than the TTL of a lease that is not renewed, %v", s.minHold, s.terms.TTL)
-	case s.warn == nil && s.terms.WarnBefore != 0:
-		return invalid("WarnBefore %v without a function; want one to call", s.terms.WarnBefore)
-	case s.warn != nil && (s.terms.WarnBefore <= 0 || s.terms.WarnBefore >= s.terms.TTL-s.terms.Margin):
-		return invalid("WarnBefore %v; want it between 0 and TTL less margin, %v", s.terms.WarnBefore, s.terms.TTL-s.terms.Margin)
 	}
 	return nil
 }
@@ -252,7 +239,7 @@ func (s *spec) checkGreatest() error {
 		d    time.Duration
 	}{
 		{"TTL", s.terms.TTL}, {"margin", s.terms.Margin}, {"CallTimeout", s.terms.CallTimeout}, {"hand-off window", s.handoffWindow},
-		{"MaxHold", s.terms.MaxHold}, {"MinHold", s.minHold}, {"WarnBefore", s.terms.WarnBefore},
+		{"MaxHold", s.terms.MaxHold}, {"MinHold", s.minHold},
 	} {
 		if o.d > driver.MaxTTL {
 			return invalid("%s %v; want at most %v", o.name, o.d, driver.MaxTTL)

@@ -334,46 +334,6 @@ func TestUnlockWaitsForItsRenewal(t *testing.T) {
 	})
 }
 
-func TestWarnBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig()
-		c := client(t, r, nil)
-		start := time.Now()
-		warned := make(chan time.Duration, 10)
-		lease := mustLock(t, c.Mutex("x", distlock.WarnBefore(5*time.Second, func(*distlock.Lease) {
-			warned <- time.Since(start)
-		})))
-		time.Sleep(time.Minute)
-		if len(warned) != 0 {
-			t.Errorf("warned after %v though renewals succeed", <-warned)
-		}
-		r.set(func(r *rig) { r.renew = blackHole })
-		<-lease.Context().Done()
-		if len(warned) != 1 {
-			t.Fatalf("%d warnings, want 1", len(warned))
-		}
-		within(t, "warning", <-warned, lease.Deadline().Sub(start)-5*time.Second, 0)
-	})
-}
-
-// However early it is wanted, a warning does not come before a renewal was due.
-func TestWarnBeforeTheRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig()
-		warned := make(chan struct{}, 100)
-		lease := mustLock(t, client(t, r, nil).Mutex("x", distlock.WarnBefore(28*time.Second, func(*distlock.Lease) { warned <- struct{}{} })))
-		time.Sleep(5 * time.Minute)
-		if n := len(warned); n != 0 {
-			t.Errorf("%d warnings though renewals succeed", n)
-		}
-		r.set(func(r *rig) { r.renew = blackHole })
-		<-lease.Context().Done()
-		if n := len(warned); n != 1 {
-			t.Errorf("%d warnings, want 1", n)
-		}
-	})
-}
-
 // A lease with a great margin is renewed in time.
 func TestGreatMargin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -105,7 +105,6 @@ type losses struct {
 func (l *losses) Begin()                                    { l.tasks.Add(1) }
 func (l *losses) End()                                      { l.tasks.Done() }
 func (l *losses) Request(ttl time.Duration) (h driver.Hold) { h.TTL = ttl; return h }
-func (l *losses) Warn()                                     {}
 func (l *losses) Answered(error, time.Duration)             {}
 func (l *losses) Lose(error, bool) func() {
 	l.mu.Lock()

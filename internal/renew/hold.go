@@ -1,5 +1,5 @@
-// Package renew keeps holds alive. A Watchdog renews all holds of a client in batches, warns before
-// a hold is lost, and reports its loss in time.
+// Package renew keeps holds alive. A Watchdog renews all holds of a client in batches, and reports
+// the loss of one in time.
 //
 // Instants are durations since the client was made, by a monotonic clock.
 package renew
@@ -35,7 +35,6 @@ type Terms struct {
 	Margin      time.Duration // trust ends so long before the TTL
 	CallTimeout time.Duration
 	MaxHold     time.Duration // 0: no limit
-	WarnBefore  time.Duration // 0: no warning
 	Fixed       bool          // it is not renewed by itself
 }
 
@@ -50,9 +49,6 @@ type Holder interface {
 	// take long, and is called after all holds that are lost together have ended.
 	Lose(why error, unknown bool) (report func())
 
-	// Warn says that Terms.WarnBefore is left.
-	Warn()
-
 	// Answered receives the answer of Renew for the hold, and how much trust was left when it came.
 	Answered(err error, left time.Duration)
 }
@@ -66,9 +62,8 @@ type Hold struct {
 	// Guarded by the Watchdog's mutex. Calls to the backend are made from a round's copy.
 	index   int           // in the queue; -1 once removed
 	ttl     time.Duration // of renewals; Terms.TTL, or more after an extension
-	next    instant       // when the Watchdog has to look at it
+	next    instant       // when the Watchdog has to renew it; never while it does, or if it is capped
 	due     instant       // when to renew, unless it is capped; never for a fixed one
-	warn    instant       // when to warn; never if that is done or not wanted
 	granted instant       // the end by the last answer of the backend
 	limit   instant       // the end by MaxHold
 	round   *round        // the renewal in flight
@@ -88,17 +83,11 @@ func (h *Hold) Trust() time.Duration { return instant(h.end.Load()) }
 func (h *Hold) extendTrust(start instant, ttl time.Duration) {
 	h.granted = max(start+ttl-h.terms.Margin, h.granted)
 	h.tries, h.unknown = 0, nil
-	h.due, h.warn = never, never
+	h.due = never
 	if !h.fixed {
 		h.due = start + min(ttl/3, (ttl-h.terms.Margin)/2)
 	}
 	h.setEnd()
-	if h.terms.WarnBefore > 0 {
-		h.warn = h.Trust() - h.terms.WarnBefore
-		if !h.fixed && !h.capped {
-			h.warn = max(h.warn, h.due+(h.Trust()-h.due)/16) // the renewal may be answered first
-		}
-	}
 }
 
 func (h *Hold) setEnd() {
@@ -106,11 +95,11 @@ func (h *Hold) setEnd() {
 	h.end.Store(int64(min(h.granted, h.limit)))
 }
 
-// schedule sets next to the first event before the end.
+// schedule sets next.
 func (h *Hold) schedule() {
-	h.next = h.warn
+	h.next = never
 	if h.round == nil && !h.capped {
-		h.next = min(h.next, h.due)
+		h.next = h.due
 	}
 }
 
@@ -120,7 +109,7 @@ func (h *Hold) at() instant { return min(h.next, h.Trust()) }
 // dueBy reports whether the Watchdog looks at h now. A renewal is taken a little early if others are
 // due, so that batches are large and timers few.
 func (h *Hold) dueBy(now instant) bool {
-	return h.at() <= now || h.round == nil && !h.capped && h.at() == h.due && h.due-h.ttl/16 <= now
+	return h.at() <= now || h.next <= h.Trust() && h.next-h.ttl/16 <= now
 }
 
 // whyEnded returns why trust has ended.

@@ -22,7 +22,7 @@ func TestHoldsThatWaitAreLostAtOnce(t *testing.T) {
 			}
 			start, all := time.Now(), 0
 			for len(w.queue) > 0 {
-				lost, _, _ := w.collect(time.Hour)
+				lost, _ := w.collect(time.Hour)
 				if all += len(lost); len(lost) > maxSlice {
 					t.Fatalf("%d holds at once", len(lost))
 				}
@@ -57,8 +57,8 @@ func TestSlicesAreBounded(t *testing.T) {
 	}
 	slices := 0
 	for {
-		lost, warned, due := w.collect(20 * time.Second)
-		n := len(lost) + len(warned)
+		lost, due := w.collect(20 * time.Second)
+		n := len(lost)
 		for _, holds := range due {
 			n += len(holds)
 		}

@@ -80,12 +80,11 @@ type holder struct {
 	name  string
 	terms renew.Terms
 
-	mu       sync.Mutex
-	lost     error
-	unknown  bool
-	lostAt   time.Duration
-	warnedAt time.Duration
-	answers  int
+	mu      sync.Mutex
+	lost    error
+	unknown bool
+	lostAt  time.Duration
+	answers int
 }
 
 func (h *holder) Request(ttl time.Duration) driver.Hold {
@@ -97,12 +96,6 @@ func (h *holder) Lose(why error, unknown bool) func() {
 	defer h.mu.Unlock()
 	h.lost, h.unknown, h.lostAt = why, unknown, h.r.now()
 	return func() {}
-}
-
-func (h *holder) Warn() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.warnedAt = h.r.now()
 }
 
 func (h *holder) Answered(error, time.Duration) {
@@ -124,11 +117,11 @@ func (r *rig) add(t *testing.T, name string, change func(*renew.Terms)) *holder 
 	return h
 }
 
-// progress returns the number of answered renewals, and when the holder was warned.
-func (h *holder) progress() (answers int, warnedAt time.Duration) {
+// answered returns the number of answered renewals.
+func (h *holder) answered() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.answers, h.warnedAt
+	return h.answers
 }
 
 // lostBy fails unless h was lost for that reason, at that time.
@@ -194,8 +187,7 @@ func TestWatchdog(t *testing.T) {
 				t.Errorf("%d renewals after 9 s", n)
 			}
 			time.Sleep(2 * time.Second)
-			answers, _ := h.progress()
-			if n := r.renewals(); n != 1 || h.Trust() < 38*time.Second || answers != 1 {
+			if n := r.renewals(); n != 1 || h.Trust() < 38*time.Second || h.answered() != 1 {
 				t.Errorf("%d renewals after 11 s, trusted until %v", n, h.Trust())
 			}
 		},
@@ -248,14 +240,6 @@ func TestWatchdog(t *testing.T) {
 			h := r.add(t, "a", func(terms *renew.Terms) { terms.MaxHold = time.Minute })
 			time.Sleep(2 * time.Minute)
 			h.lostBy(t, renew.ErrMaxHold, true, time.Minute)
-		},
-		"a hold that is going to be lost is warned": func(t *testing.T, r *rig) {
-			r.answer(func(context.Context, driver.Hold) error { return errNetwork })
-			h := r.add(t, "a", func(terms *renew.Terms) { terms.WarnBefore = 5 * time.Second })
-			time.Sleep(time.Minute)
-			if _, at := h.progress(); at != 24*time.Second {
-				t.Errorf("warned after %v, want 24s", at)
-			}
 		},
 		"after Close nothing can be added, and after Stop nothing is renewed": func(t *testing.T, r *rig) {
 			h, other := r.add(t, "a", nil), r.add(t, "b", nil)

@@ -69,7 +69,7 @@ func (w *Watchdog) tick() {
 		began := w.Now()
 		w.mu.Lock()
 		w.armed = never
-		lost, warned, due := w.collect(began)
+		lost, due := w.collect(began)
 		rounds, pause := w.split(due), time.Duration(0)
 		// Few calls renew all after an outage, so that the holds to retry are taken early, however many they are.
 		more = len(w.queue) > 0 && (w.queue[0].at() <= began || w.queue[0].tries > 0 && w.queue[0].dueBy(began))
@@ -84,9 +84,6 @@ func (w *Watchdog) tick() {
 
 		w.start(rounds)
 		reports = append(reports, lose(lost)...)
-		for _, h := range warned {
-			h.holder.Warn()
-		}
 		if pause > 0 {
 			time.Sleep(pause)
 		}
@@ -106,32 +103,27 @@ func (w *Watchdog) pause(began instant) time.Duration {
 
 // collect takes due holds from the queue, maxSlice at most, and such that are due soon if there is room in a call. It
 // returns the holds whose last renewal was answered, by their scale, and puts the others into w.retry. w.mu is held.
-func (w *Watchdog) collect(now instant) (lost []loss, warned []*Hold, due map[int][]*Hold) {
+func (w *Watchdog) collect(now instant) (lost []loss, due map[int][]*Hold) {
 	due = map[int][]*Hold{}
 	for n := 0; n < maxSlice && len(w.queue) > 0 && w.queue[0].dueBy(now); n++ {
 		h := w.queue[0]
-		switch {
-		case now >= h.Trust():
+		if now >= h.Trust() {
 			heap.Remove(&w.queue, h.index)
 			w.stale = w.stale || h.waits
 			h.waits = false
 			lost = append(lost, loss{h, h.whyEnded(), true})
 			continue
-		case now >= h.warn:
-			h.warn = never
-			warned = append(warned, h)
-		default:
-			h.due = never // until the answer
-			if h.waits = h.tries > 0; h.waits {
-				w.retry = append(w.retry, h)
-			} else {
-				due[h.scale()] = append(due[h.scale()], h)
-			}
+		}
+		h.due = never // until the answer
+		if h.waits = h.tries > 0; h.waits {
+			w.retry = append(w.retry, h)
+		} else {
+			due[h.scale()] = append(due[h.scale()], h)
 		}
 		h.schedule()
 		heap.Fix(&w.queue, 0)
 	}
-	return lost, warned, due
+	return lost, due
 }
 
 // split shares out holds whose last renewal was answered. w.mu is held.

@@ -23,10 +23,10 @@ type Config struct {
 }
 
 // Watchdog keeps the holds of a client alive: one timer and one heap for all of them, and no
-// goroutine while nothing is due. It renews in batches, ends holds that could not be renewed in
-// time, and warns before. A hold whose renewal had no answer leaves the common batch until it has
-// one, and shares its next calls with few others or none, so that a dead part of the backend does
-// not stall the rest. No deadline waits behind a slow renewal.
+// goroutine while nothing is due. It renews in batches, and ends holds that could not be renewed in
+// time. A hold whose renewal had no answer leaves the common batch until it has one, and shares its
+// next calls with few others or none, so that a dead part of the backend does not stall the rest. No
+// deadline waits behind a slow renewal.
 type Watchdog struct {
 	Config
 
@@ -90,7 +90,7 @@ func (w *Watchdog) Keep(h *Hold) {
 	}
 	w.leaveRetry(h)
 	now := w.Now()
-	h.kept, h.fixed, h.ttl, h.limit, h.warn = true, false, h.terms.TTL, never, never
+	h.kept, h.fixed, h.ttl, h.limit = true, false, h.terms.TTL, never
 	h.due = min(h.due, now+(h.granted-now)/2)
 	h.setEnd()
 	w.reschedule(h)
