@@ -38,8 +38,8 @@ const turn = driver.TurnLife
 // The context of lead is the term's. Work that can't be cancelled passes its Fence to the storage. The
 // context ends, and lead must return soon, when
 //
-//   - the term is lost: with cause ErrLost, before another candidate can lead (unless OnLost(Continue)).
-//     Lead then campaigns again at once;
+//   - the term is lost: with cause ErrLost, before another candidate can lead. Lead then campaigns
+//     again at once;
 //   - the leader is asked to step down: with cause ErrRevoked. The lock is held until lead returns;
 //   - ctx ends, with its cause, or the client is closed, with cause ErrClosed.
 //

@@ -75,7 +75,6 @@ func TestNothingOutlivesAnUnansweredExtend(t *testing.T) {
 		"fixed":      {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
 		"MaxHold":    {opts: []distlock.LockOption{distlock.MaxHold(2 * time.Hour)}, want: 2*time.Hour + time.Second},
 		"no answers": {deaf: true, want: ttl},
-		"continued":  {opts: []distlock.LockOption{distlock.OnLost(distlock.Continue)}, deaf: true, want: ttl},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -66,9 +66,9 @@ type boundedWait struct {
 type leaseKey struct{}
 
 // Context returns a context that ends with the lease: with cause ErrReleased by Unlock, with cause
-// ErrLost no later than the lease's deadline (unless OnLost(Continue)), with cause ErrClosed by
-// Client.Close. It has the values of the context that Lock was called with, but does not end with
-// it. A Reentrant lock finds its hold by it.
+// ErrLost no later than the lease's deadline, with cause ErrClosed by Client.Close. It has the values
+// of the context that Lock was called with, but does not end with it. A Reentrant lock finds its hold
+// by it.
 func (l *Lease) Context() context.Context {
 	core := l.core()
 	core.mu.Lock()
@@ -87,7 +87,7 @@ func (l *Lease) Context() context.Context {
 	if core != l {
 		core.ctx = &leaseContext{Context: c.Context, cancel: c.cancel, lease: core}
 	}
-	if core.err != nil && !core.goesOn() {
+	if core.err != nil {
 		c.cancel(core.err)
 	}
 	return c
@@ -142,24 +142,16 @@ func (l *Lease) outer() *Lease {
 	return lease
 }
 
-// goesOn reports whether the context outlives the lease.
-func (l *Lease) goesOn() bool {
-	return l.h.s.policy == Continue && errors.Is(l.err, ErrLost)
-}
-
 // end ends the lease if it was live, and reports whether it was.
 func (l *Lease) end(err error) bool {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.err != nil {
-		l.mu.Unlock()
 		return false
 	}
 	l.err = err
-	ctx := l.made()
-	goesOn := l.goesOn()
-	l.mu.Unlock()
-	if ctx != nil && !goesOn {
-		ctx.cancel(err)
+	if ctx := l.made(); ctx != nil {
+		ctx.cancel(err) // under mu, so that no other Unlock returns before
 	}
 	return true
 }
@@ -229,11 +221,8 @@ func (l *Lease) Unlock(ctx context.Context) error {
 		return l.h.unlock(ctx, core)
 	}
 	core.mu.Lock()
-	err, lctx := core.err, core.made()
+	err := core.err
 	core.mu.Unlock()
-	if lctx != nil {
-		lctx.cancel(err) // with OnLost(Continue) it went on
-	}
 	if errors.Is(err, ErrReleased) {
 		return nil
 	}

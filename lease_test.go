@@ -3,6 +3,7 @@ package distlock_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -109,6 +110,32 @@ func TestLeaseOutlivesLocksContext(t *testing.T) {
 		}
 		free(t, c, "x")
 	})
+}
+
+// No Unlock returns before all contexts below the lease's have ended, also if the end is another call's.
+func TestSecondUnlockFollowsTheEnd(t *testing.T) {
+	lease := mustLock(t, client(t, memlock.New(), nil).Mutex("x"))
+	ctx := lease.Context()
+	work := make([]context.Context, 10_000)
+	for i := range work {
+		var stop context.CancelFunc
+		work[i], stop = context.WithCancel(ctx)
+		defer stop()
+	}
+	first := make(chan error)
+	go func() { first <- lease.Unlock(context.Background()) }()
+	for ctx.Err() == nil {
+		runtime.Gosched()
+	}
+	mustUnlock(t, lease)
+	for _, w := range work {
+		if w.Err() == nil {
+			t.Fatal("Unlock has returned before a context has ended")
+		}
+	}
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
 }
 
 // Unlock is retried in the background if the backend does not answer.

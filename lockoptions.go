@@ -48,11 +48,6 @@ func WaitAtMost(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.waitAtMost, s.waitAtMostSet = d, true }}
 }
 
-// OnLost sets what happens to the work under a lost lease. Default Interrupt.
-func OnLost(p LossPolicy) LockOption {
-	return LockOption{func(s *spec) { s.policy = p }}
-}
-
 // WithHandoff sets for this lock how often and for how long in a row it may be handed off inside
 // this process; see Options.HandoffMax and HandoffWindow. With a max of 0 it is never handed off.
 func WithHandoff(max int, window time.Duration) LockOption {
@@ -104,17 +99,6 @@ func WithMeta(meta map[string]string) LockOption {
 	}}
 }
 
-// LossPolicy says whether the work under a lost lease is interrupted.
-type LossPolicy int
-
-const (
-	// Interrupt cancels the lease's context, with cause ErrLost, before the lock
-	// can belong to another Owner. It is the default.
-	Interrupt LossPolicy = iota
-	// Continue lets the work go on; only Lease.Err and the Observer report the loss.
-	Continue
-)
-
 // spec is a lock's name and all its options. A process may hold very many locks: those without options of
 // their own share their terms.
 type spec struct {
@@ -130,7 +114,6 @@ type lockTerms struct {
 	terms         renew.Terms
 	fair          bool
 	reentrant     bool
-	policy        LossPolicy
 	handoffMax    int
 	handoffWindow time.Duration
 	waitAtMost    time.Duration
@@ -147,7 +130,7 @@ func (s *spec) canTakeOver(o *spec) bool {
 	if s == o {
 		return s.canHandOff()
 	}
-	return s.canHandOff() && o.canHandOff() && s.sameRequest(o) && s.policy == o.policy && s.terms.Margin == o.terms.Margin && s.terms.MaxHold == o.terms.MaxHold &&
+	return s.canHandOff() && o.canHandOff() && s.sameRequest(o) && s.terms.Margin == o.terms.Margin && s.terms.MaxHold == o.terms.MaxHold &&
 		s.revoked == nil && o.revoked == nil && s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
 }
 
@@ -197,8 +180,6 @@ func (s *spec) check(caps driver.Caps) error {
 		return fmt.Errorf("%w: %s can't request the release of %s locks, so that they can't be Revocable", ErrUnsupported, caps.Name, s.mode)
 	case s.handoffMax < 0 || s.handoffWindow < 0:
 		return invalid("hand-off of %d within %v; want no negative numbers", s.handoffMax, s.handoffWindow)
-	case s.policy != Interrupt && s.policy != Continue:
-		return invalid("loss policy %d; want Interrupt or Continue", s.policy)
 	}
 	return nil
 }

@@ -324,7 +324,6 @@ func TestNoHandOffBetweenUnequals(t *testing.T) {
 			nil,
 			{distlock.WithTTL(time.Minute)},
 			{distlock.WithoutRenewal()},
-			{distlock.OnLost(distlock.Continue)},
 			{distlock.MaxHold(time.Hour)},
 			{distlock.WithMeta(map[string]string{"job": "a"})},
 			{distlock.WithHandoff(5, time.Hour)},

@@ -292,20 +292,6 @@ func TestErrorsOfOthersContexts(t *testing.T) {
 	})
 }
 
-// The context of a lease that goes on after its loss ends with Unlock.
-func TestContinueEndsWithUnlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig()
-		r.renew = blackHole
-		lease := mustLock(t, client(t, r, nil).Mutex("x", distlock.OnLost(distlock.Continue)))
-		ctx := lease.Context()
-		time.Sleep(time.Minute)
-		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) || ctx.Err() == nil {
-			t.Errorf("Unlock: %v; context: %v", err, ctx.Err())
-		}
-	})
-}
-
 func TestCallsAfterUnlock(t *testing.T) {
 	c := client(t, memlock.New(), nil)
 	lease := mustLock(t, c.RWMutex("x"))

@@ -44,12 +44,11 @@ func TestEndsWhereTheSessionLivesOn(t *testing.T) {
 		deaf bool // renewals have no answer
 		want time.Duration
 	}{
-		"fixed":                    {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
-		"fixed, short":             {opts: []distlock.LockOption{distlock.WithoutRenewal(), distlock.WithTTL(10 * time.Second)}, want: 10 * time.Second},
-		"MaxHold":                  {opts: []distlock.LockOption{distlock.MaxHold(time.Minute)}, want: time.Minute + time.Second},
-		"MaxHold of less":          {opts: []distlock.LockOption{distlock.MaxHold(time.Second)}, want: 2 * time.Second},
-		"no answers":               {deaf: true, want: ttl},
-		"no answers, and Continue": {opts: []distlock.LockOption{distlock.OnLost(distlock.Continue)}, deaf: true, want: ttl},
+		"fixed":           {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
+		"fixed, short":    {opts: []distlock.LockOption{distlock.WithoutRenewal(), distlock.WithTTL(10 * time.Second)}, want: 10 * time.Second},
+		"MaxHold":         {opts: []distlock.LockOption{distlock.MaxHold(time.Minute)}, want: time.Minute + time.Second},
+		"MaxHold of less": {opts: []distlock.LockOption{distlock.MaxHold(time.Second)}, want: 2 * time.Second},
+		"no answers":      {deaf: true, want: ttl},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -179,22 +179,6 @@ func TestBackendTellsOfLoss(t *testing.T) {
 	})
 }
 
-func TestContinueOnlyTells(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig()
-		r.renew = blackHole
-		lease := mustLock(t, client(t, r, nil).Mutex("x", distlock.OnLost(distlock.Continue)))
-		early := lease.Context()
-		time.Sleep(time.Minute)
-		if !errors.Is(lease.Err(), distlock.ErrLost) {
-			t.Errorf("Err %v, want ErrLost", lease.Err())
-		}
-		if early.Err() != nil || lease.Context().Err() != nil {
-			t.Error("the context of a lease with OnLost(Continue) ended")
-		}
-	})
-}
-
 // The context may be first used after the lease has ended.
 func TestLateContextIsBornCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

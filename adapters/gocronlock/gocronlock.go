@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/go-co-op/gocron/v2"
@@ -65,10 +64,9 @@ func NewElector(e *distlock.Election) *Elector {
 	go func() {
 		defer close(x.done)
 		err := e.Lead(ctx, func(term context.Context) error {
-			lease := distlock.FromContext(term)
-			x.term.Store(lease)
+			x.term.Store(distlock.FromContext(term))
 			defer x.term.Store(nil)
-			awaitEnd(term, lease)
+			<-term.Done()
 			return nil
 		})
 		if ctx.Err() != nil {
@@ -77,17 +75,6 @@ func NewElector(e *distlock.Election) *Elector {
 		x.err = err
 	}()
 	return x
-}
-
-// awaitEnd returns when a term has ended. With OnLost(Continue) its context goes on after a loss.
-func awaitEnd(term context.Context, lease *distlock.Lease) {
-	for lease.Err() == nil {
-		select {
-		case <-term.Done():
-			return
-		case <-time.After(max(time.Until(lease.Deadline()), 10*time.Millisecond)):
-		}
-	}
 }
 
 // resignation returns what a Lead that was cut short says about its release.

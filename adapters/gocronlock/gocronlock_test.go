@@ -150,10 +150,10 @@ func TestElectorThatCantCampaign(t *testing.T) {
 	}
 }
 
-// An elector that has lost its term does not lead, also if the term's context goes on.
+// An elector that has lost its term does not lead, and campaigns again.
 func TestElectorThatLosesItsTerm(t *testing.T) {
 	c := hosts(t)()
-	e := NewElector(c.Election("scheduler", distlock.OnLost(distlock.Continue), distlock.MaxHold(time.Second)))
+	e := NewElector(c.Election("scheduler", distlock.MaxHold(time.Second)))
 	defer e.Close()
 	await(t, "it leads", func() bool { return e.IsLeader(t.Context()) == nil })
 	await(t, "it leads no more", func() bool { return errors.Is(e.IsLeader(t.Context()), ErrNotLeader) })
