@@ -198,7 +198,7 @@ func (k *contender) request(onLost func()) driver.Request {
 		r.OnRevoke = k.revoke.notify
 	}
 	if k.s.canHandOff() {
-		r.Fences = uint64(k.s.handoffMax) + 1
+		r.Fences = uint64(k.env.opts.HandoffMax) + 1
 	}
 	return r
 }

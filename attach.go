@@ -18,7 +18,7 @@ import (
 // hand-off and metadata have no effect; MaxHold and MinHold count from Attach. The lease's mode is
 // the hold's mode. Its fence is the first one of the hold, as Inspect shows it, and 0 if the
 // backend does not show it. To have exactly the fence of the last lease, take the lock with
-// WithHandoff(0, 0).
+// WithoutHandoff.
 //
 // Attach returns ErrLost if the Owner does not hold the lock; ErrUnavailable if there was no answer,
 // and then the hold is left as it is; ErrUnsupported if holds end with their connection

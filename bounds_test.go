@@ -22,10 +22,9 @@ func TestTimesBeyondTheBound(t *testing.T) {
 		r := newRig()
 		c := client(t, r, nil)
 		for what, opts := range map[string][]distlock.LockOption{
-			"TTL":             {distlock.WithTTL(d)},
-			"MaxHold":         {distlock.MaxHold(d)},
-			"MinHold":         {distlock.MinHold(d)},
-			"hand-off window": {distlock.WithHandoff(1, d)},
+			"TTL":     {distlock.WithTTL(d)},
+			"MaxHold": {distlock.MaxHold(d)},
+			"MinHold": {distlock.MinHold(d)},
 		} {
 			_, err := c.Mutex(what, opts...).TryLock(t.Context())
 			refused(t, err, what)
@@ -34,7 +33,7 @@ func TestTimesBeyondTheBound(t *testing.T) {
 			t.Error("it reached the backend")
 		}
 		for what, o := range map[string]*distlock.Options{
-			"TTL": {TTL: d}, "CallTimeout": {CallTimeout: d}, "hand-off window": {HandoffWindow: d}, "margin": {Margin: d},
+			"TTL": {TTL: d}, "CallTimeout": {CallTimeout: d}, "HandoffWindow": {HandoffWindow: d}, "margin": {Margin: d},
 		} {
 			_, err := distlock.New(memlock.New(), o)
 			refused(t, err, what)

@@ -103,6 +103,8 @@ func (c *Client) fillOptions() error {
 		return invalid("Options.HandoffMax %d; want -1 or more", o.HandoffMax)
 	case o.HandoffWindow < 0:
 		return invalid("Options.HandoffWindow %v; want no negative time", o.HandoffWindow)
+	case o.HandoffWindow > driver.MaxTTL:
+		return invalid("Options.HandoffWindow %v; want at most %v", o.HandoffWindow, driver.MaxTTL)
 	case o.MaxHold < 0:
 		return invalid("Options.MaxHold %v; want no negative time", o.MaxHold)
 	case o.CallTimeout < 0:
@@ -155,9 +157,7 @@ func (c *Client) defaultTerms(mode Mode, limit int) *lockTerms {
 
 func (c *Client) newTerms(mode Mode, limit int) *lockTerms {
 	return &lockTerms{
-		mode: mode, limit: limit,
-		handoffMax: max(c.opts.HandoffMax, 0), handoffWindow: c.opts.HandoffWindow,
-		meta:  c.opts.Meta,
+		mode: mode, limit: limit, noHandoff: c.opts.HandoffMax < 0, meta: c.opts.Meta,
 		terms: renew.Terms{TTL: c.opts.TTL, Margin: c.opts.Margin, CallTimeout: c.opts.CallTimeout, MaxHold: c.opts.MaxHold},
 	}
 }

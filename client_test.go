@@ -287,7 +287,6 @@ func TestBadNamesAndOptions(t *testing.T) {
 		"MinHold > TTL":     {c.Mutex("x", distlock.MinHold(2*time.Second), distlock.WithTTL(time.Second), distlock.WithoutRenewal()), distlock.ErrInvalid, "MinHold"},
 		"MinHold negative":  {c.Mutex("x", distlock.MinHold(-1)), distlock.ErrInvalid, "MinHold"},
 		"MinHold > MaxHold": {c.Mutex("x", distlock.MinHold(2*time.Second), distlock.MaxHold(time.Second)), distlock.ErrInvalid, "MinHold"},
-		"hand-off negative": {c.Mutex("x", distlock.WithHandoff(-1, 0)), distlock.ErrInvalid, "hand-off"},
 		"fair":              {c.Mutex("x", distlock.Fair()), distlock.ErrUnsupported, "fair"},
 		"mode":              {c.RWMutex("x"), distlock.ErrUnsupported, "write"},
 	}

@@ -24,7 +24,7 @@ type Election struct{ l lock }
 // Where the backend can deliver requests (Caps.Revocable), the leader steps down when another program
 // calls Client.Revoke. With the option Revocable, the function given there decides instead.
 func (c *Client) Election(name string, opts ...LockOption) *Election {
-	opts = append(slices.Clip(opts), WithHandoff(0, 0))
+	opts = append(slices.Clip(opts), WithoutHandoff())
 	return &Election{lock{c, c.newSpec(name, Exclusive, 0, opts)}}
 }
 

@@ -48,10 +48,10 @@ func WaitAtMost(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.waitAtMost, s.waitAtMostSet = d, true }}
 }
 
-// WithHandoff sets for this lock how often and for how long in a row it may be handed off inside
-// this process; see Options.HandoffMax and HandoffWindow. With a max of 0 it is never handed off.
-func WithHandoff(max int, window time.Duration) LockOption {
-	return LockOption{func(s *spec) { s.handoffMax, s.handoffWindow = max, window }}
+// WithoutHandoff keeps this lock from being handed off inside the process: each lease is requested
+// from the backend, under a fence of its own. Default: Options.HandoffMax and HandoffWindow.
+func WithoutHandoff() LockOption {
+	return LockOption{func(s *spec) { s.noHandoff = true }}
 }
 
 // MaxHold ends the lease, as if it were lost, after it was held for d, so that a stuck holder is
@@ -114,8 +114,7 @@ type lockTerms struct {
 	terms         renew.Terms
 	fair          bool
 	reentrant     bool
-	handoffMax    int
-	handoffWindow time.Duration
+	noHandoff     bool
 	waitAtMost    time.Duration
 	waitAtMostSet bool
 	maxHoldSet    bool
@@ -131,13 +130,13 @@ func (s *spec) canTakeOver(o *spec) bool {
 		return s.canHandOff()
 	}
 	return s.canHandOff() && o.canHandOff() && s.sameRequest(o) && s.terms.Margin == o.terms.Margin && s.terms.MaxHold == o.terms.MaxHold &&
-		s.revoked == nil && o.revoked == nil && s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
+		s.revoked == nil && o.revoked == nil
 }
 
 // canHandOff reports whether a hold can be handed off at all: it is not shared, and no option ties
 // it to one lease.
 func (s *spec) canHandOff() bool {
-	return s.mode.Alone() && !s.terms.Fixed && !s.fair && s.handoffMax > 0 && s.minHold == 0
+	return s.mode.Alone() && !s.terms.Fixed && !s.fair && !s.noHandoff && s.minHold == 0
 }
 
 // sameRequest reports whether a request for o may be continued for s: everything that the
@@ -178,8 +177,6 @@ func (s *spec) check(caps driver.Caps) error {
 		return fmt.Errorf("%w: %s locks can't be fair at %s: their waiters have no queue there", ErrUnsupported, s.mode, caps.Name)
 	case s.revoked != nil && !caps.Revocable.Has(s.mode):
 		return fmt.Errorf("%w: %s can't request the release of %s locks, so that they can't be Revocable", ErrUnsupported, caps.Name, s.mode)
-	case s.handoffMax < 0 || s.handoffWindow < 0:
-		return invalid("hand-off of %d within %v; want no negative numbers", s.handoffMax, s.handoffWindow)
 	}
 	return nil
 }
@@ -219,7 +216,7 @@ func (s *spec) checkGreatest() error {
 		name string
 		d    time.Duration
 	}{
-		{"TTL", s.terms.TTL}, {"margin", s.terms.Margin}, {"CallTimeout", s.terms.CallTimeout}, {"hand-off window", s.handoffWindow},
+		{"TTL", s.terms.TTL}, {"margin", s.terms.Margin}, {"CallTimeout", s.terms.CallTimeout},
 		{"MaxHold", s.terms.MaxHold}, {"MinHold", s.minHold},
 	} {
 		if o.d > driver.MaxTTL {

@@ -122,7 +122,7 @@ func (g *localQueue) handOff(h *hold, now instant) bool {
 	if w == nil || g.contender || g.held != h || !w.s.canTakeOver(h.s) {
 		return false
 	}
-	if h.streak.count >= h.s.handoffMax || now-h.streak.since >= h.s.handoffWindow {
+	if h.streak.count >= h.env.opts.HandoffMax || now-h.streak.since >= h.env.opts.HandoffWindow {
 		return false
 	}
 	if h.downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.sh.env.watchdog.HandOff(&h.life, now) {

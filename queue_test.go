@@ -104,18 +104,20 @@ func TestHandOffBounds(t *testing.T) {
 		max    int
 		window time.Duration
 		hold   time.Duration
+		opts   []distlock.LockOption
 		want   int64 // acquires for 61 turns
 	}{
 		"by count":  {max: 9, window: time.Hour, want: 7},
 		"by time":   {max: 1000, window: 10 * time.Millisecond, hold: 2 * time.Millisecond, want: 12},
-		"never":     {max: 0, window: time.Hour, want: 61},
+		"never":     {max: -1, window: time.Hour, want: 61},
+		"not this":  {max: 1000, window: time.Hour, opts: []distlock.LockOption{distlock.WithoutHandoff()}, want: 61},
 		"unbounded": {max: 1000, window: time.Hour, want: 1},
 	}
 	for name, b := range bounds {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig()
-				m := client(t, r, nil).Mutex("x", distlock.WithHandoff(b.max, b.window))
+				m := client(t, r, &distlock.Options{HandoffMax: b.max, HandoffWindow: b.window}).Mutex("x", b.opts...)
 				first := mustLock(t, m)
 				var wg sync.WaitGroup
 				for range 60 {
@@ -177,7 +179,8 @@ func TestHandOffsPassTheQueueWithinTheWindow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := memlock.NewStore()
-				a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+				a := client(t, store.Connect(), &distlock.Options{HandoffMax: 1000, HandoffWindow: 10 * time.Millisecond})
+				b := client(t, store.Connect(), nil)
 				var order []string
 				var mu sync.Mutex
 				var wg sync.WaitGroup
@@ -192,9 +195,9 @@ func TestHandOffsPassTheQueueWithinTheWindow(t *testing.T) {
 					})
 					synctest.Wait()
 				}
-				first := mustLock(t, a.Mutex("x", distlock.WithHandoff(1000, 10*time.Millisecond)))
+				first := mustLock(t, a.Mutex("x"))
 				for range 5 {
-					turn("a", a.Mutex("x", distlock.WithHandoff(1000, 10*time.Millisecond)))
+					turn("a", a.Mutex("x"))
 				}
 				turn("b", b.Mutex("x", fair...))
 				mustUnlock(t, first)
@@ -219,7 +222,7 @@ func TestHandOffsUseTheSpan(t *testing.T) {
 				q.Fences = min(q.Fences, fences)
 				return next(ctx, q)
 			}
-			m := client(t, r, nil).Mutex("x", distlock.WithHandoff(1000, time.Hour))
+			m := client(t, r, &distlock.Options{HandoffMax: 1000, HandoffWindow: time.Hour}).Mutex("x")
 			first := mustLock(t, m)
 			var wg sync.WaitGroup
 			for range 9 {
@@ -326,7 +329,7 @@ func TestNoHandOffBetweenUnequals(t *testing.T) {
 			{distlock.WithoutRenewal()},
 			{distlock.MaxHold(time.Hour)},
 			{distlock.WithMeta(map[string]string{"job": "a"})},
-			{distlock.WithHandoff(5, time.Hour)},
+			{distlock.WithoutHandoff()},
 		}
 		first := mustLock(t, c.Mutex("x"))
 		var got []<-chan *distlock.Lease
@@ -404,10 +407,10 @@ func TestLossDuringHandOffs(t *testing.T) {
 // TestCancelRacesDelivery cancels waiters at the very moment at which a lease or the
 // role is delivered to them. In real time, for the race detector.
 func TestCancelRacesDelivery(t *testing.T) {
-	for _, handoff := range []int{0, 1000} {
+	for _, handoff := range []int{-1, 1000} {
 		t.Run(fmt.Sprintf("handoff %d", handoff), func(t *testing.T) {
-			c := client(t, newRig(), nil)
-			m := c.Mutex("x", distlock.WithHandoff(handoff, time.Hour))
+			c := client(t, newRig(), &distlock.Options{HandoffMax: handoff, HandoffWindow: time.Hour})
+			m := c.Mutex("x")
 			for range 300 {
 				raceOnce(t, m)
 			}

@@ -24,7 +24,7 @@ func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client,
 		if err != nil {
 			return nil, err
 		}
-		return newDistlock(b, ttl, func() {})
+		return newDistlock(b, distlock.Options{TTL: ttl}, func() {})
 	}
 }
 
@@ -51,13 +51,22 @@ func openDistlockFair(addr string, ttl time.Duration) (client, error) {
 	return c, nil
 }
 
+// openDistlockPassing never releases a lock that goroutines of the process wait for.
+func openDistlockPassing(addr string, ttl time.Duration) (client, error) {
+	b, err := driver.Open(context.Background(), "redis://"+addr)
+	if err != nil {
+		return nil, err
+	}
+	return newDistlock(b, distlock.Options{TTL: ttl, HandoffMax: 1 << 30, HandoffWindow: time.Hour}, func() {})
+}
+
 // openDistlockTurns disables the hand-off inside a process: each lock is requested from Redis.
 func openDistlockTurns(addr string, ttl time.Duration) (client, error) {
 	c, err := openDistlock(addr, ttl)
 	if err != nil {
 		return nil, err
 	}
-	c.(*distlockClient).options = []distlock.LockOption{distlock.WithHandoff(0, 0)}
+	c.(*distlockClient).options = []distlock.LockOption{distlock.WithoutHandoff()}
 	return c, nil
 }
 
@@ -70,7 +79,7 @@ func openDistlockRueidis(addr string, ttl time.Duration) (client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newDistlock(b, ttl, c.Close)
+	return newDistlock(b, distlock.Options{TTL: ttl}, c.Close)
 }
 
 func openDistlockGoRedis(addr string, ttl time.Duration) (client, error) {
@@ -79,11 +88,11 @@ func openDistlockGoRedis(addr string, ttl time.Duration) (client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newDistlock(b, ttl, func() { c.Close() })
+	return newDistlock(b, distlock.Options{TTL: ttl}, func() { c.Close() })
 }
 
-func newDistlock(b driver.Backend, ttl time.Duration, after func()) (client, error) {
-	locks, err := distlock.New(b, &distlock.Options{TTL: ttl})
+func newDistlock(b driver.Backend, o distlock.Options, after func()) (client, error) {
+	locks, err := distlock.New(b, &o)
 	if err != nil {
 		return nil, err
 	}

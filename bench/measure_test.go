@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/bench/sim"
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
@@ -448,9 +447,13 @@ func (m *meter) times(c *sim.Costs) error {
 	c.WakeBusy = 1e6 / turns[0].value
 
 	// Every 1024th hand-off asks Redis for more fences.
-	cl.(*distlockClient).options = []distlock.LockOption{distlock.WithHandoff(1<<30, time.Hour)}
+	passing, err := openDistlockPassing(m.Addr(), ttl)
+	if err != nil {
+		return err
+	}
+	defer passing.close()
 	passes, err := m.best(time.Second/2, func(r *rig, _ contender) (figures, error) {
-		t, err := contend(cl, freshName(), perProcess, r.time)
+		t, err := contend(passing, freshName(), perProcess, r.time)
 		if err != nil {
 			return nil, err
 		}

@@ -27,7 +27,7 @@ func TestManyOnOneSession(t *testing.T) {
 			t.Logf("concurrency.Mutex: %d inside at once", most)
 		}
 		us := d.distlock(t, nil)
-		for kind, s := range map[string]peers.Peer{"distlock": us, "distlock without hand-off": us.With(distlock.WithHandoff(0, 0))} {
+		for kind, s := range map[string]peers.Peer{"distlock": us, "distlock without hand-off": us.With(distlock.WithoutHandoff())} {
 			if most := peers.Crowd(t, s, newName()); most != 1 {
 				t.Errorf("%s: %d inside at once", kind, most)
 			}

@@ -95,7 +95,7 @@ func TestForeignChild(t *testing.T) {
 func TestManyOnOneSession(t *testing.T) {
 	us := newDistlock(t)
 	for kind, s := range map[string]peers.Peer{
-		"zk.Lock": newLockSide(t), "distlock": us, "distlock without hand-off": us.With(distlock.WithHandoff(0, 0)),
+		"zk.Lock": newLockSide(t), "distlock": us, "distlock without hand-off": us.With(distlock.WithoutHandoff()),
 	} {
 		if most := peers.Crowd(t, s, newName()); most != 1 {
 			t.Errorf("%s: %d inside at once", kind, most)
