@@ -177,7 +177,8 @@ Run forwards signals to the command and returns its exit code. At a terminal the
 in the process group of run, so that its keys (Ctrl-C, Ctrl-Z) reach both; elsewhere it has
 a group of its own, which gets each signal. If the lock can't be renewed, run stops the
 command before another client can get the lock: by SIGTERM, and when the lock is lost it
-kills the command and all that it has started (beyond Linux: its group). A distlock that is stopped (SIGSTOP) or frozen can't do that: once its TTL is
+kills the command and all that it has started (beyond Linux: its group, at a terminal the
+command alone). A distlock that is stopped (SIGSTOP) or frozen can't do that: once its TTL is
 over the command works on beside the next holder, and only DISTLOCK_FENCE protects the data.
 If distlock itself is killed, so is the command (on Linux), but not the command's own
 children. The lock does not protect processes that the command leaves
@@ -189,7 +190,8 @@ In the crontabs of several hosts, --no-wait --skip-ok runs a job on one of them 
 run on each.
 
 At a terminal, a Ctrl-C that ends the command ends the script that called run, too. A
-job that Ctrl-Z stops is not renewed: it is killed if it is continued after its TTL.
+job that Ctrl-Z stops is not renewed: it is killed if it is continued after its TTL. A
+command that Ctrl-Z does not stop works on without renewals: continue it at once (fg).
 
 If another user asks for the lock (distlock unlock --ask), the command gets SIGTERM. Run
 holds the lock until the command has ended, however long that takes; see --on-ask. While

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -374,5 +375,61 @@ func init() {
 		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 		_ = c.Run()
 		os.Exit(c.ProcessState.ExitCode())
+	}
+}
+
+// When another user asks for the lock, all that the command has started is told: a shell would not tell its children.
+func TestAskAtTerminalReachesAll(t *testing.T) {
+	t.Parallel()
+	url := askedFile(t)
+	_, screen, tty := terminals(t)
+	p := atShell(t, url, `"$SELF" run x -- sh -c 'sh -c "trap \"echo cleaned; exit\" TERM; echo rea\"\"dy; while :; do sleep 0.01; done"; true'; echo "code-$?"`, tty)
+	screen.await(t, "ready")
+	finishWith(t, url, 0, "unlock", "--ask", "x")
+	screen.await(t, "code-")
+	if text := screen.String(); !strings.Contains(text, "cleaned") {
+		t.Errorf("got %q", text)
+	}
+	p.must(0)
+}
+
+// So is what the command has left when SIGTERM has ended it.
+func TestSignalAtTerminalReachesWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	_, screen, tty := terminals(t)
+	p := command(t, lockFile(t), "run", "x", "--", "sh", "-c", `sh -c 'echo rea""dy; while :; do sleep 0.01; done'; true`).atTerminal(tty)
+	screen.await(t, "ready")
+	p.Process.Signal(syscall.SIGTERM)
+	p.must(128 + 15)
+}
+
+// The terminal sends its keys to its foreground only: elsewhere an interrupt comes from a program, which does not know the command.
+func TestInterruptInBackground(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := atShell(t, lockFile(t), `"$SELF" run x -- sh -c 'trap "exit 5" INT; echo "rea""dy"; while :; do sleep 0.01; done' &
+		read line; kill -INT $!; wait $!; echo "code-$?"`, tty)
+	screen.await(t, "ready")
+	press(t, keys, "\n")
+	screen.await(t, "code-5")
+	p.must(0)
+}
+
+// A loss does not end what the program before distlock has started.
+func TestLossLeavesEarlierChildren(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	p := command(t, url)
+	p.Path, p.Args = "/bin/sh", []string{"sh", "-c", `sleep 1000 >/dev/null 2>&1 & echo "pid-$!-"; exec "$SELF" run --ttl 3s x -- sh -c 'echo ready; exec sleep 1000'`}
+	p.begin()
+	pid, err := strconv.Atoi(strings.Split(p.out.await(t, "ready"), "-")[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(pid, syscall.SIGKILL)
+	finishWith(t, url, 0, "unlock", "--force", "x")
+	p.must(exitLost)
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(stat), ") Z ") {
+		t.Errorf("it has ended: %s %v", stat, err)
 	}
 }

@@ -71,6 +71,8 @@ type status struct {
 //	stop     asks it to end
 //	end      ends it and all that it has started
 //	resume   continues it if it was stopped
+//	over     is called when it has ended, by itself or after a signal, which what it has left gets, too
+//	typed    reports whether the terminal sent a signal
 //	left     reports whether processes are alive that it has left
 type run struct {
 	*Command
@@ -88,12 +90,24 @@ func (c *Command) Run() (Result, error) {
 		return Result{}, err
 	}
 	r := &run{Command: c, process: p}
-	end := r.watch()
+	r.finish(r.watch())
+	return r.Result, nil
+}
+
+// finish sets the result after the command has ended, and waits for what it has left if a signal may have ended it.
+func (r *run) finish(end status) {
+	for len(r.Signals) > 0 { // the one that ended the command may come with its end
+		r.signalled(<-r.Signals)
+	}
+	told := r.sent
+	if told != end.by && !ends(told) {
+		told = nil
+	}
+	r.over(told)
 	r.Code, r.Interrupted = end.code, end.by == os.Interrupt
-	if r.Told || r.GaveWay || r.Lost || end.by != nil && end.by == r.sent || time.Since(r.hungUp) < hangUpTime {
+	if r.Told || r.GaveWay || r.Lost || end.by != nil && (end.by == r.sent || r.typed(end.by)) || time.Since(r.hungUp) < hangUpTime {
 		r.clearUp()
 	}
-	return r.Result, nil
 }
 
 // watch handles all events until the command has ended.

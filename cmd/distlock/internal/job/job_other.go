@@ -29,11 +29,13 @@ func (c *Command) start() (*process, error) {
 	return &process{p, ended}, nil
 }
 
-func (p *process) forward(os.Signal) {}
-func (p *process) resume()           {}
-func (p *process) stop()             { _ = p.Kill() }
-func (p *process) end()              { _ = p.Kill() }
-func (p *process) left() bool        { return false }
+func (p *process) forward(os.Signal)    {}
+func (p *process) resume()              {}
+func (p *process) stop()                { _ = p.Kill() }
+func (p *process) end()                 { _ = p.Kill() }
+func (p *process) over(os.Signal)       {}
+func (p *process) typed(os.Signal) bool { return false }
+func (p *process) left() bool           { return false }
 
 // DieOfInterrupt does nothing: no program here notices what ended another one.
 func DieOfInterrupt() {}

@@ -18,7 +18,9 @@ import (
 type process struct {
 	*Command
 	pid    int
-	shared bool // it is in this process's group
+	shared bool      // it is in this process's group
+	gone   bool      // it has ended, so that its pid may be another process's
+	others relatives // children that this process had before, as those of a shell that became it, or of an earlier command
 	ended  chan status
 	denied bool // a signal was, and the user was warned
 	kill   func(pid int, sig syscall.Signal) error
@@ -26,6 +28,9 @@ type process struct {
 
 func (c *Command) start() (*process, error) {
 	p := &process{Command: c, shared: terminal() >= 0, ended: make(chan status, 1), kill: unix.Kill}
+	if _, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) {
+		p.others = children()
+	}
 	adoptOrphans()
 	c.Catch(catchable()...)
 	started := make(chan error)
@@ -69,9 +74,15 @@ var tieToParent = func(*syscall.SysProcAttr) {}
 // adoptOrphans makes processes that outlive their parent this process's children, where the system can do that.
 var adoptOrphans = func() {}
 
-// below calls visit for each living process that the command has started, or that one of these has, where the system can
-// tell.
-var below = func(visit func(pid, group int)) {}
+// relatives are processes, each with the time of its start, since pids are used again.
+type relatives map[int]string
+
+// children returns this process's, where the system can tell.
+var children = func() relatives { return nil }
+
+// below calls visit for each living process that this one has started or adopted, or that one of these has, where the
+// system can tell. It leaves out the children in but, with all below them.
+var below = func(but relatives, visit func(pid, group int)) {}
 
 // waitFor waits until the process ends. It waits for all children, since
 // the first process of a container also has those that the command left behind.
@@ -99,7 +110,7 @@ func (p *process) signal(sig syscall.Signal) {
 	if !p.shared {
 		err = p.kill(-p.pid, sig)
 	}
-	if errors.Is(err, unix.ESRCH) {
+	if errors.Is(err, unix.ESRCH) && !p.gone {
 		err = p.kill(p.pid, sig)
 	}
 	if errors.Is(err, unix.EPERM) && !p.denied {
@@ -108,19 +119,53 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-// forward sends a signal to the command. The terminal has sent it what its keys and its size mean.
+// inGroup calls visit for each process in this process's group that the command has started.
+func (p *process) inGroup(visit func(pid int)) {
+	own := unix.Getpgrp()
+	below(p.others, func(pid, group int) {
+		if group == own && (pid != p.pid || p.gone) {
+			visit(pid)
+		}
+	})
+}
+
+// signalOthers sends to what the command has started in this process's group: a shell does not pass a signal on.
+func (p *process) signalOthers(sig syscall.Signal) {
+	if p.shared {
+		p.inGroup(func(pid int) { _ = p.kill(pid, sig) })
+	}
+}
+
+// forward sends a signal to the command, or to what it has left.
 func (p *process) forward(sig os.Signal) {
-	if p.shared && (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGWINCH) {
+	if p.typed(sig) || p.shared && sig == unix.SIGWINCH {
 		return
 	}
 	p.signal(sig.(syscall.Signal))
+	if p.gone {
+		p.signalOthers(sig.(syscall.Signal))
+	}
+}
+
+// typed reports whether a signal is one of the terminal, which sends it to all of its foreground.
+func (p *process) typed(sig os.Signal) bool {
+	return p.shared && (sig == unix.SIGINT || sig == unix.SIGQUIT) && inFront()
+}
+
+func (p *process) over(told os.Signal) {
+	p.gone = true
+	if told != nil && p.shared {
+		p.forward(told)
+	}
 }
 
 func (p *process) resume() { p.signal(unix.SIGCONT) }
 
 func (p *process) stop() {
-	p.signal(unix.SIGTERM)
-	p.resume()
+	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGCONT} {
+		p.signal(sig)
+		p.signalOthers(sig)
+	}
 }
 
 // end kills the command and all that it has started. Such a process may start another one before it is killed.
@@ -128,7 +173,7 @@ func (p *process) end() {
 	p.signal(unix.SIGKILL)
 	for range 100 {
 		killed := false
-		below(func(pid, _ int) { killed = p.kill(pid, unix.SIGKILL) == nil || killed })
+		below(p.others, func(pid, _ int) { killed = p.kill(pid, unix.SIGKILL) == nil || killed })
 		if !killed {
 			return
 		}
@@ -142,8 +187,7 @@ func (p *process) left() (alive bool) {
 	if !p.shared {
 		return !errors.Is(p.kill(-p.pid, 0), unix.ESRCH)
 	}
-	own := unix.Getpgrp()
-	below(func(_, group int) { alive = alive || group == own })
+	p.inGroup(func(int) { alive = true })
 	return alive
 }
 
@@ -170,11 +214,16 @@ var terminal = sync.OnceValue(func() int {
 	return fd
 })
 
+// inFront reports whether this process's group is in the foreground of a terminal.
+func inFront() bool {
+	front, err := unix.IoctlGetInt(terminal(), unix.TIOCGPGRP)
+	return err == nil && front == unix.Getpgrp()
+}
+
 // DieOfInterrupt ends this process by SIGINT if its group is in the foreground of a terminal: a shell that got the same
 // signal ends its script only if it sees that the signal ended its command. It returns where the signal has no such effect.
 func DieOfInterrupt() {
-	front, err := unix.IoctlGetInt(terminal(), unix.TIOCGPGRP)
-	if err != nil || front != unix.Getpgrp() || signal.Ignored(unix.SIGINT) || os.Getpid() == 1 {
+	if !inFront() || signal.Ignored(unix.SIGINT) || os.Getpid() == 1 {
 		return
 	}
 	signal.Reset(unix.SIGINT)

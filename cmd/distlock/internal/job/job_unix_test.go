@@ -5,6 +5,7 @@ package job
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,5 +42,29 @@ func TestGroupOfAnotherUser(t *testing.T) {
 	}}}
 	if r.clearUp(); calls != 4 {
 		t.Errorf("the wait has ended after %d calls", calls)
+	}
+}
+
+// The pid of a command that has ended may be another process's. At a terminal its group does not keep it in use.
+func TestEndedCommandIsNotSignalled(t *testing.T) {
+	c := &Command{Args: []string{"sh"}, Lock: kept{}, Warnf: t.Logf}
+	p := &process{Command: c, pid: 1 << 30, shared: true, kill: func(pid int, sig syscall.Signal) error {
+		t.Errorf("%v to %d", sig, pid)
+		return nil
+	}}
+	p.over(nil)
+	p.forward(syscall.SIGTERM)
+	p.resume()
+	p.end()
+}
+
+// A signal that arrives together with the end of the command that it caused is heeded.
+func TestSignalWithTheEnd(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGTERM
+	c := &Command{Args: []string{"sh"}, Lock: kept{}, Signals: signals, Warnf: t.Logf}
+	r := &run{Command: c, process: &process{Command: c, pid: 1 << 30, kill: func(int, syscall.Signal) error { return syscall.ESRCH }}}
+	if r.finish(status{code: 143, by: syscall.SIGTERM}); !r.Told {
+		t.Error("it was taken for an end without a signal")
 	}
 }
