@@ -73,6 +73,9 @@ func (g *gate) enter(ctx context.Context) error {
 	if g.open.Load() {
 		return nil
 	}
+	if err := g.answers(ctx); err != nil { // one that is silent must not keep others waiting
+		return err
+	}
 	select {
 	case g.b.admission <- struct{}{}:
 		defer func() { <-g.b.admission }()
@@ -92,10 +95,23 @@ func (g *gate) enter(ctx context.Context) error {
 			return err
 		}
 	case !errors.Is(err, driver.ErrSkip):
-		return fmt.Errorf("it has no vote before it says which server it is: %v", err) // no fact about a lock
+		return notTold(err)
 	}
 	g.open.Store(true)
 	return nil
+}
+
+// answers returns nil if the member says who it is, whatever that is, or does not tell.
+func (g *gate) answers(ctx context.Context) error {
+	if _, err := g.Member.Identity(ctx); err != nil && !errors.Is(err, driver.ErrSkip) {
+		return notTold(err)
+	}
+	return nil
+}
+
+// notTold is no fact about a lock.
+func notTold(err error) error {
+	return fmt.Errorf("it has no vote before it says which server it is: %v", err)
 }
 
 // compare returns an error if the member is the same server as another one that has a vote.

@@ -173,3 +173,44 @@ func TestALateTwinOfAURL(t *testing.T) {
 		}
 	})
 }
+
+// hanging is a member that answers no question about who it is.
+type hanging struct{ *told }
+
+func (m hanging) Identity(ctx context.Context) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+// A member that is silent does not keep another one that is back from having a vote.
+func TestSilentMemberKeepsNobodyOut(t *testing.T) {
+	for silent, back := range map[int]int{1: 2, 2: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			all, backends, _ := tellers("1", "", "")
+			backends[silent] = hanging{all[silent]}
+			b, err := quorum.New(backends, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			all[back].set("3", nil)
+			if _, err := b.Acquire(t.Context(), request(driver.Exclusive)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Members that can't know who they are, as servers that refuse the question, are not one server.
+func TestEmptyIdentities(t *testing.T) {
+	all, backends, _ := tellers("1", "", "")
+	for _, m := range all[1:] {
+		m.set("", nil)
+	}
+	b, err := quorum.New(backends, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	take(t, b, request(driver.Exclusive))
+}

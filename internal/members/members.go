@@ -37,10 +37,15 @@ func (m *Member) RenewOne(ctx context.Context, h driver.Hold) error {
 
 // Identity says which server it is. Of one that does not tell it is ErrSkip.
 func (m *Member) Identity(ctx context.Context) (string, error) {
-	if i, ok := m.Backend.(driver.Identifier); ok {
-		return i.Identity(ctx)
+	i, ok := m.Backend.(driver.Identifier)
+	if !ok {
+		return "", driver.ErrSkip
 	}
-	return "", driver.ErrSkip
+	id, err := i.Identity(ctx)
+	if err == nil && id == "" { // it can't know
+		err = driver.ErrSkip
+	}
+	return id, err
 }
 
 func (m *Member) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
