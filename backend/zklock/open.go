@@ -35,7 +35,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWit
 type OpenOptions struct {
 	// Credentials, if not nil, returns the user and the password of a login, in place of the URL's. It is called before each
 	// connection, and after the servers have refused a right. It must be safe for concurrent use. If it returns an
-	// error that connection fails, and another is tried.
+	// error that connection fails, and another is tried. A session that has logged in before goes on with what it had.
 	Credentials func(ctx context.Context) (user, password string, err error)
 }
 

@@ -35,8 +35,8 @@ func loginRPC(login string) *rpc {
 	return q
 }
 
-// maxLogins bounds the logins of a session whose password changes for ever.
-const maxLogins = 4
+// maxLogins bounds the logins of a session whose password changes for ever: those of a year, if it changes each day.
+const maxLogins = 400
 
 // readLogin reads the user and the password, and reports whether they have changed.
 func (c *Conn) readLogin(ctx context.Context) (changed bool, err error) {
@@ -57,6 +57,23 @@ func (c *Conn) readLogin(ctx context.Context) (changed bool, err error) {
 	c.logins.known = append(c.logins.known, login)
 	c.logins.known = c.logins.known[max(0, len(c.logins.known)-maxLogins):]
 	return true, nil
+}
+
+// prepareLogin reads the login for a new connection, which has this time. A session that had one before does not need it: to
+// stay alive must not depend on where passwords come from.
+func (c *Conn) prepareLogin(ctx context.Context, timeout time.Duration) error {
+	c.mu.Lock()
+	had := len(c.logins.known) > 0
+	c.mu.Unlock()
+	if had {
+		limited, cancel := context.WithTimeout(ctx, timeout/4)
+		defer cancel()
+		ctx = limited
+	}
+	if _, err := c.readLogin(ctx); err != nil && !had {
+		return err
+	}
+	return nil
 }
 
 // loginPause is the least time between two readings of a password on one connection.

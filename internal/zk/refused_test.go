@@ -3,6 +3,8 @@ package zk
 import (
 	"context"
 	"errors"
+	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,11 +66,11 @@ func TestRefusedLogin(t *testing.T) {
 func TestCallSaysWhyThereIsNoConnection(t *testing.T) {
 	t.Parallel()
 	var fail atomic.Bool
-	login := func(context.Context) (string, string, error) {
+	connect := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if fail.Load() {
-			return "", "", errors.New("the vault is sealed")
+			return nil, errors.New("the cable is cut")
 		}
-		return "ann", "s3cret", nil
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
 	f := &fake{answer: func(_ int, _ int32, o opcode) message {
 		if o == opDelete {
@@ -76,18 +78,81 @@ func TestCallSaysWhyThereIsNoConnection(t *testing.T) {
 		}
 		return good(o)
 	}}
-	c := dial(t, Config{Servers: []string{startFake(t, f)}, Login: login, Timeout: long})
+	c := dial(t, Config{Servers: []string{startFake(t, f)}, Dial: connect, Timeout: long})
 	fail.Store(true)
 	c.Delete(soon(t), "/a", -1)
 	eventually(t, "the reason is told", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		_, err := c.Set(ctx, "/a", nil, -1)
-		return errors.Is(err, ErrNotSent) && strings.Contains(err.Error(), "the vault is sealed")
+		return errors.Is(err, ErrNotSent) && strings.Contains(err.Error(), "the cable is cut")
 	})
 	fail.Store(false)
 	if _, _, err := c.Get(soon(t), "/a"); err != nil {
 		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// A session is resumed with the logins that it had if a new one can't be read, or not in time: what holds a lock must not lose
+// it because a vault is sealed.
+func TestResumedWithEarlierLogins(t *testing.T) {
+	t.Parallel()
+	for what, sealed := range map[string]func(context.Context) error{
+		"an error": func(context.Context) error { return errors.New("the vault is sealed") },
+		"silence":  func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var fail atomic.Bool
+			login := func(ctx context.Context) (string, string, error) {
+				if fail.Load() {
+					return "", "", sealed(ctx)
+				}
+				return "ann", "s3cret", nil
+			}
+			var known atomic.Int32
+			f := &fake{answer: func(_ int, _ int32, o opcode) message {
+				switch o {
+				case opAuth:
+					known.Add(1)
+				case opDelete:
+					return message{raw: []byte("the connection ends with this")}
+				}
+				return good(o)
+			}}
+			c := dial(t, Config{Servers: []string{startFake(t, f)}, Login: login, Timeout: long})
+			fail.Store(true)
+			c.Delete(soon(t), "/a", -1)
+			if _, _, err := c.Get(soon(t), "/a"); err != nil || known.Load() != 2 {
+				t.Errorf("%v, %d logins; want 2", err, known.Load())
+			}
+		})
+	}
+}
+
+// A lock may live for months beside a password of each day: its nodes belong to the first one.
+func TestManyPasswords(t *testing.T) {
+	t.Parallel()
+	var day, logins atomic.Int32
+	login := func(context.Context) (string, string, error) { return "ann", strconv.Itoa(int(day.Add(1))), nil }
+	f := &fake{answer: func(_ int, _ int32, o opcode) message {
+		switch o {
+		case opAuth:
+			logins.Add(1)
+		case opDelete:
+			return message{raw: []byte("the connection ends with this")}
+		}
+		return good(o)
+	}}
+	c := dial(t, Config{Servers: []string{startFake(t, f)}, Login: login, Timeout: long})
+	for range 5 {
+		c.Delete(soon(t), "/a", -1)
+		if _, _, err := c.Get(soon(t), "/a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := logins.Load(); n != 1+2+3+4+5+6 {
+		t.Errorf("%d logins; want all earlier ones on each connection", n)
 	}
 }
 

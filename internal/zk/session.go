@@ -177,7 +177,7 @@ func (c *Conn) dialNext(ctx context.Context, timeout time.Duration) (net.Conn, c
 	c.mu.Lock()
 	zxid := c.zxid
 	c.mu.Unlock()
-	if _, err := c.readLogin(ctx); err != nil {
+	if err := c.prepareLogin(ctx, timeout); err != nil {
 		return nil, connectResponse{}, err
 	}
 	conn, w, err := c.cfg.dialSession(ctx, addr, c.identity, zxid)
