@@ -126,7 +126,7 @@ type pendingReleases struct {
 
 type pendingRelease struct {
 	driver.Hold
-	end time.Time // it has ended by itself by then
+	end time.Time // it has ended by itself by then; zero: it lasts as long as a session
 }
 
 // add reports whether the caller has to start the goroutine that releases.
@@ -168,7 +168,7 @@ func (p *pendingReleases) next() (driver.Hold, bool) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	for owner, r := range p.m {
-		if !now.After(r.end) {
+		if r.end.IsZero() || !now.After(r.end) {
 			return r.Hold, true
 		}
 		delete(p.m, owner)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,5 +162,52 @@ func TestAVoteThatWasForgotten(t *testing.T) {
 		ow.replace(0, c.stores[0])
 		take(t, other, request(driver.Exclusive))
 		wg.Wait()
+	})
+}
+
+// sessionMember is a member whose holds last as long as its session. It refuses to release at first.
+type sessionMember struct {
+	*told
+	refuses  atomic.Bool
+	released atomic.Bool
+}
+
+func (m *sessionMember) Caps() driver.Caps {
+	c := m.told.Caps()
+	c.Session = true
+	return c
+}
+
+func (m *sessionMember) Release(ctx context.Context, h driver.Hold) error {
+	if m.refuses.Load() {
+		return errReset
+	}
+	m.released.Store(true)
+	return m.told.Release(ctx, h)
+}
+
+// A member that keeps a hold as long as its session lives is asked to release it for as long.
+func TestReleaseAtASessionIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all, backends, _ := tellers("1", "2", "3")
+		m := &sessionMember{told: all[2]}
+		m.refuses.Store(true)
+		backends[2] = m
+		b, err := quorum.New(backends, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		r := request(driver.Exclusive)
+		take(t, b, r)
+		if err := b.Release(t.Context(), r.Hold); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * r.TTL)
+		m.refuses.Store(false)
+		time.Sleep(10 * r.TTL)
+		if !m.released.Load() {
+			t.Error("the member has the hold for ever")
+		}
 	})
 }

@@ -77,6 +77,9 @@ func (b *Backend) release(values context.Context, m *member, h driver.Hold, kept
 		ttl = defaultTTL
 	}
 	end := later(b.endAtMembers(ttl), kept)
+	if m.Caps().Session {
+		end = time.Time{}
+	}
 	b.send(m, []string{h.Owner}, func(c *queuedCall) {
 		err := errReplaced
 		if !m.queue.isReplaced(c) {
