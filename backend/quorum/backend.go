@@ -199,9 +199,9 @@ func checkMode(m driver.Mode) error {
 	case driver.Exclusive:
 		return nil
 	case driver.Counted:
-		return fmt.Errorf("%w: quorum: semaphores: of 2 permits, 3 users could each win 2 of 3 members; use one coordinator that is replicated, such as redis+sentinel: or etcd:", driver.ErrUnsupported)
+		return fmt.Errorf("%w: quorum: semaphores: of 2 permits, 3 users could each win 2 of 3 members; use one coordinator that is replicated, such as redis+sentinel:// or etcd://", driver.ErrUnsupported)
 	}
-	return fmt.Errorf("%w: quorum: shared locks (mode %v): it has exclusive locks only; use one coordinator that is replicated, such as redis+sentinel: or etcd:", driver.ErrUnsupported, m)
+	return fmt.Errorf("%w: quorum: shared locks (mode %v): it has exclusive locks only; use one coordinator that is replicated, such as redis+sentinel:// or etcd://", driver.ErrUnsupported, m)
 }
 
 // send calls f in the background, after the calls to m for these Owners that were sent before. The
