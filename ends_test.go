@@ -234,6 +234,27 @@ func TestLateExtendBeforeMinHoldIsOver(t *testing.T) {
 	})
 }
 
+// MinHold may be over before a renewal in flight is: Unlock does not take its own release for a loss.
+func TestMinHoldEndsDuringAnUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		r.set(func(r *rig) {
+			r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+				time.Sleep(2 * time.Second)
+				return next(ctx, holds)
+			}
+		})
+		lease := mustLock(t, c.Mutex("x", distlock.MinHold(ttl/3+time.Second)))
+		time.Sleep(ttl/3 + time.Second/2)
+		if err := lease.Unlock(t.Context()); err != nil {
+			t.Errorf("Unlock: %v", err)
+		}
+		time.Sleep(time.Second)
+		free(t, c, "x")
+	})
+}
+
 // MinHold is kept by the backend alone, whatever the program does after Unlock, and by a Close that comes before.
 func TestMinHoldOfAProgramThatEnds(t *testing.T) {
 	const minHold = 10 * ttl

@@ -139,8 +139,10 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	h.sh.mu.Unlock()
 	call := h.env.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
 	defer call.End()
-	err := h.giveUp(call)
-	h.endLocally()
+	err := func() error {
+		defer h.endLocally() // also if the observer of a renewal panics
+		return h.giveUp(call)
+	}()
 	event.Err = err
 	emit(report, event, nil)
 	return err
@@ -214,7 +216,7 @@ func (h *hold) minHoldLeft() time.Duration {
 // then.
 func (h *hold) keep(ctx context.Context) error {
 	h.env.watchdog.Keep(&h.life)
-	h.releaseLater()
+	defer h.releaseLater() // not before: to prolong a hold that is being released would be a loss
 	return h.prolong(ctx)
 }
 

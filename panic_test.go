@@ -119,6 +119,33 @@ func TestPanicInAnObserver(t *testing.T) {
 	}
 }
 
+// An Unlock that keeps the hold for MinHold renews it. A panic of the observer of that renewal leaves the lock to the next
+// caller of this process, once MinHold is over.
+func TestPanicInAnUnlockThatKeepsTheHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fired atomic.Bool
+		c := client(t, memlock.New(), &distlock.Options{Observer: &distlock.Observer{Renewed: func(distlock.Event) {
+			if !fired.Swap(true) {
+				panic("an observer")
+			}
+		}}})
+		const minHold = 2 * ttl
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.MinHold(minHold)))
+		if !panics(func() { _ = lease.Unlock(t.Context()) }) {
+			t.Fatal("the panic was swallowed")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 4*minHold)
+		defer cancel()
+		next, err := c.Mutex("x").Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		within(t, "the next holder came", time.Since(start), minHold, time.Second)
+		mustUnlock(t, next)
+	})
+}
+
 // A panic of the work ends its lock.
 func TestPanicOfTheWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
