@@ -32,7 +32,7 @@ type contender struct {
 	ctx            context.Context
 	start          instant
 	once           bool   // one attempt, beside the queue
-	nested         bool   // the caller holds it for reading: a refusal is by a writer that waits for the caller
+	nested         *Lease // by which the caller holds it for reading: a refusal is by a writer that waits for the caller
 	waitingEmitted bool   // the observer was notified of the wait
 	told           string // the last error that the observer was told of; empty once there was an answer
 	unwatch        bool   // the backend has no watch
@@ -132,7 +132,7 @@ func (k *contender) contend() (*Lease, error) {
 		if k.once {
 			return nil, k.giveUp(fail(k.op, k.s.name, err))
 		}
-		if k.nested && errors.Is(err, ErrHeld) {
+		if k.nested != nil && errors.Is(err, ErrHeld) && k.nested.Err() == nil {
 			return nil, k.giveUp(fail(k.op, k.s.name, errBehindWriter))
 		}
 		k.emitWaiting(k.pass)
@@ -177,7 +177,7 @@ func (k *contender) attempt() (*Lease, error) {
 	now := k.env.now()
 	k.unknown = true
 	switch {
-	case now >= start+k.s.trusted(grant)-k.s.terms.Margin:
+	case now >= start+k.s.trusted(grant)-k.s.terms.Margin, k.s.terms.MaxHold > 0 && now >= start+k.s.terms.MaxHold:
 		return nil, errLate
 	case k.ctx.Err() != nil:
 		return nil, k.ctx.Err()
@@ -205,7 +205,7 @@ func (k *contender) request(onLost func()) driver.Request {
 
 // takesPlace reports whether a refused attempt leaves a place in the queue of the backend.
 func (k *contender) takesPlace() bool {
-	return !k.once && !k.nested && k.env.caps.QueueingOf(k.s.mode) != driver.QueueNever
+	return !k.once && k.nested == nil && k.env.caps.QueueingOf(k.s.mode) != driver.QueueNever
 }
 
 // granted makes the lease and ends the role.

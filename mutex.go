@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // lock is the common part of all kinds of locks: a client and a spec.
@@ -147,12 +149,15 @@ func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
 // wait is lock without a stack, for leases that can't leak. A lease that is lost before it can be returned is none: another
 // Owner may have been granted since.
 func (l lock) wait(ctx context.Context, op string) (*Lease, error) {
-	for {
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	for round := 0; ; round++ {
 		lease, err := l.waitOnce(ctx, op)
 		if lease == nil || !errors.Is(lease.Err(), ErrLost) {
 			return lease, err
 		}
 		_ = lease.Unlock(ctx)
+		_ = wait.Sleep(ctx, wait.Jitter(wait.Backoff(round, firstPause, maxWait))) // waitOnce finds the end of ctx
 	}
 }
 
@@ -164,10 +169,8 @@ func (l lock) waitOnce(ctx context.Context, op string) (*Lease, error) {
 	if err != nil {
 		return nil, fail(op, l.s.name, err)
 	}
-	ctx, cancel := l.bounded(ctx)
-	defer cancel()
 	k := &contender{env: &l.c.env, queues: &l.c.queues, s: l.s, op: op, ctx: ctx, start: l.c.now(), nested: nested}
-	if l.s.fair || nested {
+	if l.s.fair || nested != nil {
 		return k.contend()
 	}
 	return k.enqueue()
@@ -248,9 +251,9 @@ func (l lock) check(ctx context.Context, op string) error {
 }
 
 // waitsForItself refuses to wait for a lock that the caller holds by ctx: only the caller could end
-// such a wait. nested says that the caller holds it for reading, and wants that again: then it waits for itself if a
-// writer is ahead.
-func (l lock) waitsForItself(ctx context.Context) (nested bool, err error) {
+// such a wait. nested is the lease of a caller that holds it for reading, and wants that again: then it waits for
+// itself if a writer is ahead.
+func (l lock) waitsForItself(ctx context.Context) (nested *Lease, err error) {
 	permits := 0
 	var counted *hold
 	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
@@ -260,7 +263,7 @@ func (l lock) waitsForItself(ctx context.Context) (nested bool, err error) {
 		mode := outer.Mode()
 		switch {
 		case mode == Read && l.s.mode == Read:
-			nested = true
+			nested = outer
 			continue
 		case mode == Counted && l.s.mode == Counted:
 			if outer.h != counted { // not re-entered
@@ -271,9 +274,9 @@ func (l lock) waitsForItself(ctx context.Context) (nested bool, err error) {
 			}
 		}
 		if l.s.reentrant {
-			return false, invalid("the caller holds it as %v, by its context, and so would wait for itself; a hold can't be raised to %v: unlock it first, or take it as %v at once", mode, l.s.mode, l.s.mode)
+			return nil, invalid("the caller holds it as %v, by its context, and so would wait for itself; a hold can't be raised to %v: unlock it first, or take it as %v at once", mode, l.s.mode, l.s.mode)
 		}
-		return false, invalid("the caller holds it, by its context, and so would wait for itself; make the lock Reentrant, or pass a context from outside")
+		return nil, invalid("the caller holds it, by its context, and so would wait for itself; make the lock Reentrant, or pass a context from outside")
 	}
 	return nested, nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
@@ -117,6 +118,31 @@ func TestWaitForOneselfBehindOthers(t *testing.T) {
 		allFree(t, store)
 	})
 }
+
+// A reader that has lost its hold waits for a writer as others do: that one does not wait for it.
+func TestReaderThatHasLostItsHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		c, other := client(t, r, nil), client(t, store.Connect(), nil)
+		outer, err := c.RWMutex("x").RLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.refuse(errLogin)
+		inner := waiter(t, context.WithoutCancel(outer.Context()), reading(c.RWMutex("x").RLock))
+		writer := mustLock(t, other.RWMutex("x"))
+		r.giveBack()
+		time.Sleep(time.Minute)
+		mustUnlock(t, writer)
+		mustUnlock(t, <-inner)
+	})
+}
+
+// reading makes a lock of a function.
+type reading func(context.Context) (*distlock.Lease, error)
+
+func (r reading) Lock(ctx context.Context) (*distlock.Lease, error) { return r(ctx) }
 
 // TryRLock is refused by the backend alone: a writer of this process that waits for a reader is not in the way where
 // others may read.
