@@ -5,6 +5,7 @@
 package renew
 
 import (
+	"container/list"
 	"errors"
 	"math"
 	"math/bits"
@@ -72,7 +73,7 @@ type Hold struct {
 	capped  bool          // limit comes before granted
 	fixed   bool          // it is not renewed by itself
 	kept    bool          // its leases have ended
-	waits   bool          // it is in Watchdog.retry
+	waiting *list.Element // in Watchdog.retry; nil if it is not
 }
 
 // Trust returns the instant until which the hold is trusted.

@@ -2,8 +2,12 @@ package renew
 
 import (
 	"container/heap"
+	"context"
+	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/driver"
 )
 
 type anyHolder struct{ Holder }
@@ -14,10 +18,10 @@ func TestHoldsThatWaitAreLostAtOnce(t *testing.T) {
 		for range 3 {
 			w := New(Config{Now: func() time.Duration { return time.Hour }})
 			for range 30_000 {
-				h := &Hold{holder: anyHolder{}, index: -1, waits: waits}
+				h := &Hold{holder: anyHolder{}, index: -1}
 				heap.Push(&w.queue, h)
 				if waits {
-					w.retry = append(w.retry, h)
+					w.retry.push(h)
 				}
 			}
 			start, all := time.Now(), 0
@@ -71,5 +75,63 @@ func TestSlicesAreBounded(t *testing.T) {
 	}
 	if slices != many/maxSlice {
 		t.Errorf("%d slices, want %d", slices, many/maxSlice)
+	}
+}
+
+func (anyHolder) Request(time.Duration) driver.Hold { return driver.Hold{} }
+
+// waiting returns a Watchdog with n holds that wait for a retry, without room for one, and the holds.
+func waiting(n int) (*Watchdog, []*Hold) {
+	const now = time.Minute
+	w := New(Config{Life: context.Background(), Now: func() time.Duration { return now }})
+	w.retrying = maxRetries
+	terms := &Terms{TTL: time.Hour, Margin: time.Second, CallTimeout: time.Second}
+	var all []*Hold
+	for range n {
+		h := &Hold{holder: anyHolder{}, terms: terms, ttl: terms.TTL, limit: never, index: -1}
+		h.extendTrust(0, terms.TTL)
+		h.due, h.tries = now, 1+rand.Int32N(20)
+		h.schedule()
+		heap.Push(&w.queue, h)
+		all = append(all, h)
+	}
+	for w.queue[0].dueBy(now) {
+		w.collect(now)
+	}
+	return w, all
+}
+
+// Others wait for the mutex no longer for a retry, or for one that stops to wait, because very many holds wait for theirs.
+func TestManyHoldsThatWaitForARetry(t *testing.T) {
+	const many = 100_000
+	best := func(f func() time.Duration) time.Duration { return min(f(), f(), f()) }
+	call := best(func() time.Duration {
+		w, all := waiting(maxBatch)
+		start := time.Now()
+		w.round(all)
+		return time.Since(start)
+	})
+	retry := best(func() time.Duration {
+		w, _ := waiting(many)
+		w.retrying--
+		start := time.Now()
+		if rounds := w.retries(); len(rounds) != 1 {
+			t.Fatalf("%d calls", len(rounds))
+		}
+		return time.Since(start)
+	})
+	if retry > 30*call {
+		t.Errorf("a retry while %d holds wait takes %v; to make a call for as many holds as it has %v", many, retry, call)
+	}
+	forget := best(func() time.Duration {
+		w, all := waiting(many)
+		start := time.Now()
+		for _, h := range all[many-maxBatch:] {
+			w.Forget(h)
+		}
+		return time.Since(start)
+	})
+	if forget > 30*call {
+		t.Errorf("%d of %d holds that wait are forgotten in %v; to make a call for as many takes %v", maxBatch, many, forget, call)
 	}
 }

@@ -109,14 +109,13 @@ func (w *Watchdog) collect(now instant) (lost []loss, due map[int][]*Hold) {
 		h := w.queue[0]
 		if now >= h.Trust() {
 			heap.Remove(&w.queue, h.index)
-			w.stale = w.stale || h.waits
-			h.waits = false
+			w.retry.remove(h)
 			lost = append(lost, loss{h, h.whyEnded(), true})
 			continue
 		}
 		h.due = never // until the answer
-		if h.waits = h.tries > 0; h.waits {
-			w.retry = append(w.retry, h)
+		if h.tries > 0 {
+			w.retry.push(h)
 		} else {
 			due[h.scale()] = append(due[h.scale()], h)
 		}
@@ -140,30 +139,12 @@ func (w *Watchdog) split(due map[int][]*Hold) []*round {
 // retries shares out holds without an answer, as long as there is room for another call. Holds
 // with fewer attempts come first, and share no call with the others. w.mu is held.
 func (w *Watchdog) retries() []*round {
-	if len(w.retry) == 0 || w.retrying == maxRetries {
-		return nil
-	}
-	if w.stale { // all at once: an outage ends as many as there are
-		w.stale = false
-		w.retry = slices.DeleteFunc(w.retry, func(h *Hold) bool { return !h.waits })
-		if len(w.retry) == 0 {
-			return nil
-		}
-	}
-	slices.SortStableFunc(w.retry, func(a, b *Hold) int {
-		return cmp.Or(cmp.Compare(a.tries, b.tries), cmp.Compare(a.scale(), b.scale()))
-	})
-	size := min((len(w.retry)+retryShares-1)/retryShares, maxBatch)
+	size := min((w.retry.len()+retryShares-1)/retryShares, maxBatch)
 	var rounds []*round
 	for ; len(w.retry) > 0 && w.retrying < maxRetries; w.retrying++ {
-		n := 1
-		for n < min(size, len(w.retry)) && w.retry[n].tries == w.retry[0].tries && w.retry[n].scale() == w.retry[0].scale() {
-			n++
-		}
-		r := w.round(slices.Clone(w.retry[:n]))
+		r := w.round(w.retry.pop(size))
 		r.retry = true
 		rounds = append(rounds, r)
-		w.retry = slices.Delete(w.retry, 0, n)
 	}
 	return rounds
 }
@@ -174,7 +155,7 @@ func (w *Watchdog) round(holds []*Hold) *round {
 	now := w.Now()
 	bound := holds[0].patience(now)
 	for i, h := range holds {
-		h.round, h.waits = r, false
+		h.round = r
 		r.requests[i] = h.holder.Request(h.ttl)
 		bound = min(bound, h.patience(now))
 	}

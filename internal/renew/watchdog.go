@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,16 +31,15 @@ type Watchdog struct {
 
 	mu       sync.Mutex
 	queue    holdHeap
-	retry    []*Hold // due again after no answer; they wait for room among the retries
-	retrying int     // calls in flight for such holds
+	retry    retryQueue
+	retrying int // calls in flight for such holds
 	timer    *time.Timer
 	armed    instant // when the timer fires; never if it is not set
 	closed   bool
-	stale    bool // holds in retry were lost
 }
 
 // New returns a Watchdog without holds.
-func New(c Config) *Watchdog { return &Watchdog{Config: c} }
+func New(c Config) *Watchdog { return &Watchdog{Config: c, retry: retryQueue{}} }
 
 // Add puts a hold under watch, trusted for ttl from start on. It reports false if the Watchdog has
 // ended.
@@ -174,7 +172,8 @@ func (w *Watchdog) Close(keep func(Holder) bool) []Holder {
 			kept = append(kept, h)
 			continue
 		}
-		h.index, w.stale, h.waits = -1, w.stale || h.waits, false
+		w.retry.remove(h)
+		h.index = -1
 	}
 	w.queue = kept
 	heap.Init(&w.queue)
@@ -189,9 +188,10 @@ func (w *Watchdog) Stop() {
 		w.timer.Stop()
 	}
 	for _, h := range w.queue {
-		h.index, h.waits = -1, false
+		w.retry.remove(h)
+		h.index = -1
 	}
-	w.queue, w.retry = nil, nil
+	w.queue = nil
 }
 
 // Claim keeps the Watchdog from renewing h, once a renewal in flight is done, so that its caller
@@ -280,12 +280,9 @@ func (w *Watchdog) take(h *Hold) bool {
 
 // leaveRetry takes h from the holds that wait for a retry: it is due.
 func (w *Watchdog) leaveRetry(h *Hold) {
-	if !h.waits {
-		return
+	if w.retry.remove(h) {
+		h.due = w.Now()
 	}
-	h.waits, h.due = false, w.Now()
-	i := slices.Index(w.retry, h)
-	w.retry = slices.Delete(w.retry, i, i+1)
 }
 
 func (w *Watchdog) reschedule(h *Hold) {
