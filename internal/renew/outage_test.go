@@ -135,3 +135,23 @@ func TestManyHoldsThatWaitForARetry(t *testing.T) {
 		t.Errorf("%d of %d holds that wait are forgotten in %v; to make a call for as many takes %v", maxBatch, many, forget, call)
 	}
 }
+
+// The Watchdog leaves the processor to others between slices, but not for as long as the process was stopped in one.
+func TestPauseAfterAStop(t *testing.T) {
+	var now time.Duration
+	w := New(Config{Now: func() time.Duration { return now }})
+	terms := &Terms{TTL: 30 * time.Second, Margin: time.Second}
+	h := &Hold{holder: anyHolder{}, terms: terms, ttl: terms.TTL, limit: never, index: -1}
+	h.extendTrust(0, terms.TTL)
+	h.schedule()
+	heap.Push(&w.queue, h)
+	began := h.due
+	now = began + 15*time.Second
+	if pause := w.pause(began); pause > terms.TTL/100 {
+		t.Errorf("a pause of %v before renewals that are late", pause)
+	}
+	now = began + time.Millisecond
+	if pause := w.pause(began); pause != time.Millisecond {
+		t.Errorf("a pause of %v after a slice of 1 ms", pause)
+	}
+}

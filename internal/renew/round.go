@@ -22,6 +22,9 @@ const (
 	// maxApply bounds it for the answers of a round, many of which may come at once.
 	maxApply = 100
 
+	// maxPause bounds the pause after a slice.
+	maxPause = 10 * time.Millisecond
+
 	// maxRetries is how many calls for holds without an answer run at once. Holds that never get an
 	// answer occupy some of them; the others renew the rest.
 	maxRetries = 32
@@ -91,14 +94,14 @@ func (w *Watchdog) tick() {
 	call(reports)
 }
 
-// pause returns how long to leave the processor to others before the next slice: about as long as the one since began
-// took, unless renewals are late, or a hold is going to be lost. w.mu is held.
+// pause returns how long to leave the processor to others before the next slice: as long as the one since began took,
+// and no longer than maxPause, unless renewals are late, or a hold is going to be lost. w.mu is held.
 func (w *Watchdog) pause(began instant) time.Duration {
 	next := w.queue[0]
 	if late := began - next.at(); late > next.ttl/8 || next.at() == next.Trust() {
 		return 0
 	}
-	return w.Now() - began
+	return min(w.Now()-began, maxPause) // the process may have been stopped meanwhile
 }
 
 // collect takes due holds from the queue, maxSlice at most, and such that are due soon if there is room in a call. It
