@@ -14,6 +14,26 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
+// A hold that was kept for MinHold and is attached again lives on when MinHold is over.
+func TestAttachOfAKeptHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, memlock.New(), nil)
+		lease := mustLock(t, c.Mutex("x", distlock.MinHold(2*ttl)))
+		mustUnlock(t, lease)
+		time.Sleep(ttl)
+		again, err := c.Attach(t.Context(), "x", lease.Owner())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * ttl)
+		if err := again.Err(); err != nil {
+			t.Error(err)
+		}
+		mustUnlock(t, again)
+		free(t, c, "x")
+	})
+}
+
 // pairOfClients makes two clients of one store, the first with a rig.
 func pairOfClients(t *testing.T) (a, b *distlock.Client, r *rig) {
 	store := memlock.NewStore()

@@ -257,10 +257,13 @@ func (h *hold) prolongOnce(ctx context.Context) error {
 	return claim.Renew(ttl)
 }
 
-// releaseLater releases the hold in the background once MinHold is over. If the client is closed before, the hold ends
-// with its TTL.
+// releaseLater releases the hold in the background once MinHold is over, unless this client has attached it again by
+// then. If the client is closed before, the hold ends with its TTL.
 func (h *hold) releaseLater() {
 	release := func() {
+		if _, again := h.env.attached.Load(h.owner); again {
+			return
+		}
 		h.env.watchdog.Forget(&h.life)
 		h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
 	}
@@ -418,11 +421,8 @@ func (h *hold) lostError(why error) error {
 }
 
 // dropRemains releases a hold that was lost without proof in the background, since it may still
-// block others. Its Owner proves that no successor is released, unless this client has attached the hold again.
+// block others. Its Owner proves that no successor is released.
 func (h *hold) dropRemains() {
-	if _, again := h.env.attached.Load(h.owner); again {
-		return
-	}
 	if h.takeRemains() {
 		h.releaseLater()
 	}
