@@ -201,12 +201,12 @@ func (c *Client) shutdown() (report func(), err error) {
 	ctx, cancel := c.lastCalls()
 	defer func() { cancel() }()
 	left := c.releaseAll(ctx, others)
-	short := len(failing(kept, func(h *hold) error {
+	short := failing(kept, func(h *hold) error {
 		if reports[h] == nil {
 			return h.prolong(ctx) // an Unlock keeps it already
 		}
 		return h.keep(ctx)
-	}))
+	})
 	if waits {
 		awaitMinHold(kept)
 		c.die()
@@ -227,12 +227,12 @@ func (c *Client) shutdown() (report func(), err error) {
 	if len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("%d locks were not released; they end with their TTL", len(left)))
 	}
-	if short > 0 {
-		err = errors.Join(err, fmt.Errorf("%d locks may end before MinHold is over: they could not be prolonged", short))
+	if len(short) > 0 {
+		err = errors.Join(err, fmt.Errorf("%d locks may end before MinHold is over: they could not be prolonged", len(short)))
 	}
 	report = func() {
 		for h, report := range reports {
-			report(left[h])
+			report(cmp.Or(left[h], short[h]))
 		}
 	}
 	if err != nil {

@@ -255,6 +255,23 @@ func TestMinHoldEndsDuringAnUnlock(t *testing.T) {
 	})
 }
 
+// Close tells the observer of a hold that may end before MinHold is over.
+func TestCloseThatCannotKeepMinHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		var told error
+		c, err := distlock.New(r, &distlock.Options{Observer: &distlock.Observer{Released: func(e distlock.Event) { told = e.Err }}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustLock(t, c.Mutex("x", distlock.MinHold(2*ttl)))
+		r.set(func(r *rig) { r.renew = blackHole })
+		if err := c.Close(); err == nil || told == nil {
+			t.Errorf("Close: %v, the observer was told: %v", err, told)
+		}
+	})
+}
+
 // MinHold is kept by the backend alone, whatever the program does after Unlock, and by a Close that comes before.
 func TestMinHoldOfAProgramThatEnds(t *testing.T) {
 	const minHold = 10 * ttl
