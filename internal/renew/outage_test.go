@@ -123,6 +123,18 @@ func TestManyHoldsThatWaitForARetry(t *testing.T) {
 	if retry > 30*call {
 		t.Errorf("a retry while %d holds wait takes %v; to make a call for as many holds as it has %v", many, retry, call)
 	}
+	w, _ := waiting(many)
+	w.retrying = 0
+	for w.roomToRetry() {
+		before := w.retry.len()
+		w.retries()
+		if taken := before - w.retry.len(); taken == 0 || taken >= 2*maxSlice {
+			t.Fatalf("%d holds at once", taken)
+		}
+	}
+	if w.retrying != maxRetries || w.retry.len() == 0 {
+		t.Errorf("%d calls, %d holds still wait", w.retrying, w.retry.len())
+	}
 	forget := best(func() time.Duration {
 		w, all := waiting(many)
 		start := time.Now()

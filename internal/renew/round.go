@@ -76,11 +76,14 @@ func (w *Watchdog) tick() {
 		rounds, pause := w.split(due), time.Duration(0)
 		// Few calls renew all after an outage, so that the holds to retry are taken early, however many they are.
 		more = len(w.queue) > 0 && (w.queue[0].at() <= began || w.queue[0].tries > 0 && w.queue[0].dueBy(began))
+		if !more {
+			rounds = append(rounds, w.retries()...)
+			more = w.roomToRetry()
+		}
 		if more {
 			w.armed = 0 // this goroutine goes on, and no timer
 			pause = w.pause(began)
 		} else {
-			rounds = append(rounds, w.retries()...)
 			w.arm()
 		}
 		w.mu.Unlock()
@@ -139,18 +142,22 @@ func (w *Watchdog) split(due map[int][]*Hold) []*round {
 	return rounds
 }
 
-// retries shares out holds without an answer, as long as there is room for another call. Holds
+// retries shares out holds without an answer, maxSlice or a few more, as long as there is room for another call. Holds
 // with fewer attempts come first, and share no call with the others. w.mu is held.
 func (w *Watchdog) retries() []*round {
 	size := min((w.retry.len()+retryShares-1)/retryShares, maxBatch)
 	var rounds []*round
-	for ; len(w.retry) > 0 && w.retrying < maxRetries; w.retrying++ {
+	for n := 0; n < maxSlice && w.roomToRetry(); w.retrying++ {
 		r := w.round(w.retry.pop(size))
 		r.retry = true
+		n += len(r.holds)
 		rounds = append(rounds, r)
 	}
 	return rounds
 }
+
+// roomToRetry reports whether holds without an answer wait for a call that may be made. w.mu is held.
+func (w *Watchdog) roomToRetry() bool { return len(w.retry) > 0 && w.retrying < maxRetries }
 
 // round plans one call for holds. w.mu is held.
 func (w *Watchdog) round(holds []*Hold) *round {
