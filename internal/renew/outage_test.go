@@ -103,7 +103,7 @@ func waiting(n int) (*Watchdog, []*Hold) {
 
 // Others wait for the mutex no longer for a retry, or for one that stops to wait, because very many holds wait for theirs.
 func TestManyHoldsThatWaitForARetry(t *testing.T) {
-	const many = 100_000
+	const many = 50_000
 	best := func(f func() time.Duration) time.Duration { return min(f(), f(), f()) }
 	call := best(func() time.Duration {
 		w, all := waiting(maxBatch)
