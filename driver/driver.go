@@ -79,9 +79,10 @@ type Backend interface {
 
 	// Renew makes each hold live for at least its TTL from now on, and answers each in a slice with
 	// the length of holds. It never shortens a life: a renewal may arrive late, after one for longer.
-	// nil: the hold lives for at least TTL, counted from before the call. ErrLost: Owner does not hold, as a fact, and the hold is not revived. Any other error:
-	// unknown, and the hold may live on. ErrInvalid and ErrUnsupported are about the TTL or the Floor
-	// that was asked for, and say nothing about the hold.
+	// nil: the hold lives for at least TTL, counted from before the call. ErrLost: Owner does not hold,
+	// as a fact, and the hold is not revived. Any other error: unknown, and the hold may live on.
+	// ErrInvalid and ErrUnsupported are about the TTL or the Floor that was asked for, and say nothing
+	// about the hold.
 	//
 	// The answer for one hold waits for another no longer than the coordinator makes it wait. When
 	// ctx ends, a hold without an answer is unknown, and the others keep theirs.
