@@ -103,7 +103,7 @@ func waiting(n int) (*Watchdog, []*Hold) {
 
 // Others wait for the mutex no longer for a retry, or for one that stops to wait, because very many holds wait for theirs.
 func TestManyHoldsThatWaitForARetry(t *testing.T) {
-	const many = 50_000
+	const many, most = 50_000, 200 // most: far from both, of a list that is sorted or searched
 	best := func(f func() time.Duration) time.Duration { return min(f(), f(), f()) }
 	call := best(func() time.Duration {
 		w, all := waiting(maxBatch)
@@ -120,7 +120,7 @@ func TestManyHoldsThatWaitForARetry(t *testing.T) {
 		}
 		return time.Since(start)
 	})
-	if retry > 30*call {
+	if retry > most*call {
 		t.Errorf("a retry while %d holds wait takes %v; to make a call for as many holds as it has %v", many, retry, call)
 	}
 	w, _ := waiting(many)
@@ -143,7 +143,7 @@ func TestManyHoldsThatWaitForARetry(t *testing.T) {
 		}
 		return time.Since(start)
 	})
-	if forget > 30*call {
+	if forget > most*call {
 		t.Errorf("%d of %d holds that wait are forgotten in %v; to make a call for as many takes %v", maxBatch, many, forget, call)
 	}
 }
