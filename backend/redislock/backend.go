@@ -91,24 +91,26 @@ func (b *Backend) markWorks() {
 }
 
 // Identity returns what the server that takes the locks calls itself, which is another name after it was restarted. It is
-// the same for all its addresses, databases and prefixes. It is empty if it can't be known: of a cluster, or of a
-// server whose user may not ask (INFO).
+// the same for all its addresses, databases and prefixes. It is driver.ErrSkip if it can't be known: of a cluster, or
+// of a server whose user may not ask (INFO).
 func (b *Backend) Identity(ctx context.Context) (string, error) {
 	if b.closed.Load() {
 		return "", driver.ErrClosed
 	}
 	if b.client.Slotted() {
-		return "", nil
+		return "", driver.ErrSkip
 	}
 	reply, err := b.client.Do(ctx, "", []string{"INFO", "server"})
 	if re, is := redisconn.AsReply(err); is && (re.HasCode("NOPERM") || re.UnknownCommand()) {
-		return "", nil
+		return "", driver.ErrSkip
 	}
 	if err != nil {
 		return "", fmt.Errorf("redislock: asking the server who it is: %w", redisconn.Explain(err))
 	}
 	_, id, _ := strings.Cut(text(reply), "\nrun_id:")
-	id, _, _ = strings.Cut(id, "\r")
+	if id, _, _ = strings.Cut(id, "\r"); id == "" {
+		return "", driver.ErrSkip
+	}
 	return id, nil
 }
 
