@@ -37,7 +37,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) { return OpenWit
 type OpenOptions struct {
 	// Credentials, if not nil, returns the user and the password of a login, in place of the URL's: for the tokens of a
 	// cloud, or Vault. It is called for each connection to a server, and not to a sentinel. It must be safe for concurrent
-	// use. If it returns an error that login fails, and is tried again.
+	// use. Its context ends after the URL's timeout. If it returns an error that login fails, and is tried again.
 	Credentials func(ctx context.Context) (user, password string, err error)
 }
 
@@ -50,13 +50,22 @@ func OpenWith(ctx context.Context, rawURL string, opts *OpenOptions) (*Backend, 
 	return openURL(ctx, u, opts)
 }
 
+// boundedCredentials bounds each call of credentials: a connection that carries the commands of many has no caller's context.
+func boundedCredentials(timeout time.Duration, credentials netaddr.Credentials) netaddr.Credentials {
+	return func(ctx context.Context) (user, password string, err error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return credentials(ctx)
+	}
+}
+
 func openURL(ctx context.Context, u *url.URL, opts *OpenOptions) (*Backend, error) {
 	t, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
 	if opts != nil && opts.Credentials != nil {
-		t.server.CredentialsProviderContext = opts.Credentials
+		t.server.CredentialsProviderContext = boundedCredentials(t.server.DialTimeout, opts.Credentials)
 	}
 	opening, cancel := context.WithTimeout(ctx, t.server.DialTimeout)
 	defer cancel()

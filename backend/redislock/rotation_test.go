@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -169,6 +170,43 @@ func TestCredentialsOfAFunction(t *testing.T) {
 		rotation(t, srv, name, "pw2")
 		time.Sleep(lockedOut)
 	}, func() { set("pw2") }, "the vault is sealed")
+}
+
+// A function that waits for a silent vault ends with its context, so that the client works again afterwards.
+func TestCredentialsAreBounded(t *testing.T) {
+	t.Parallel()
+	srv := testserver.SharedRedis(t)
+	u, name := userURL(t, "", srv)
+	u.User = nil
+	var silent atomic.Bool
+	var calls atomic.Int32
+	b, err := OpenWith(t.Context(), u.String(), &OpenOptions{Credentials: func(ctx context.Context) (string, string, error) {
+		if _, bounded := ctx.Deadline(); !bounded {
+			t.Error("a call has no end")
+		}
+		if silent.Load() {
+			calls.Add(1)
+			return "", "", errors.New("silent")
+		}
+		return name, "pw", nil
+	}})
+	b = opened(t, b, err)
+	silent.Store(true)
+	mustDo(t, srv, "CLIENT", "KILL", "USER", name)
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for range 8 { // one sends directly, and the others through one connection
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				b.Acquire(ctx, request("", driver.Exclusive))
+			}
+		})
+	}
+	eventually(t, "many logins have failed", func() bool { return calls.Load() > 100 })
+	cancel()
+	callers.Wait()
+	silent.Store(false)
+	acquire(t, b, request("", driver.Exclusive))
 }
 
 // The password of all users of a server without users.
