@@ -61,7 +61,10 @@ func openURL(ctx context.Context, u *url.URL, opts OpenOptions) (*Backend, error
 		return nil, err
 	}
 	if opts.Credentials != nil {
-		if _, err := o.token.reread(ctx, ""); err != nil {
+		opening, cancel := context.WithTimeout(ctx, o.timeout)
+		_, err := o.token.reread(opening, "")
+		cancel()
+		if err != nil {
 			return nil, fmt.Errorf("httplock: open: %w", err)
 		}
 	}

@@ -80,6 +80,19 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// Open waits no longer for its credentials than for a server.
+func TestOpenBoundsCredentials(t *testing.T) {
+	t.Parallel()
+	bounded := false
+	_, err := OpenWith(context.Background(), "http://localhost", &OpenOptions{Credentials: func(ctx context.Context) (string, string, error) {
+		_, bounded = ctx.Deadline()
+		return "", "", context.DeadlineExceeded
+	}})
+	if !bounded || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("bounded: %v; %v", bounded, err)
+	}
+}
+
 // A certificate that is renewed on the disk is used by the next connection; one that has ended is named.
 func TestCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
