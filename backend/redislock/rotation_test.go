@@ -172,41 +172,55 @@ func TestCredentialsOfAFunction(t *testing.T) {
 	}, func() { set("pw2") }, "the vault is sealed")
 }
 
-// A function that waits for a silent vault ends with its context, so that the client works again afterwards.
+// While logins fail, a function is neither called without end, nor by each of many callers.
 func TestCredentialsAreBounded(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedRedis(t)
-	u, name := userURL(t, "", srv)
-	u.User = nil
-	var silent atomic.Bool
-	var calls atomic.Int32
-	b, err := OpenWith(t.Context(), u.String(), &OpenOptions{Credentials: func(ctx context.Context) (string, string, error) {
-		if _, bounded := ctx.Deadline(); !bounded {
-			t.Error("a call has no end")
-		}
-		if silent.Load() {
+	for _, says := range []string{refusedPassword, "the vault is silent"} {
+		u, name := userURL(t, "", srv)
+		u.User = nil
+		var locked atomic.Bool
+		var calls atomic.Int32
+		b, err := OpenWith(t.Context(), u.String(), &OpenOptions{Credentials: func(ctx context.Context) (string, string, error) {
 			calls.Add(1)
-			return "", "", errors.New("silent")
-		}
-		return name, "pw", nil
-	}})
-	b = opened(t, b, err)
-	silent.Store(true)
-	mustDo(t, srv, "CLIENT", "KILL", "USER", name)
-	ctx, cancel := context.WithCancel(t.Context())
-	var callers sync.WaitGroup
-	for range 8 { // one sends directly, and the others through one connection
-		callers.Go(func() {
-			for ctx.Err() == nil {
-				b.Acquire(ctx, request("", driver.Exclusive))
+			if _, bounded := ctx.Deadline(); !bounded {
+				t.Error("a call has no end")
 			}
+			if locked.Load() && says != refusedPassword {
+				return "", "", errors.New(says)
+			}
+			return name, "pw", nil
+		}})
+		b = opened(t, b, err)
+		locked.Store(true)
+		began := time.Now()
+		rotation(t, srv, name, "another")
+		calls.Store(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		var callers sync.WaitGroup
+		for range 8 { // one sends directly, and the others through one connection
+			callers.Go(func() {
+				for ctx.Err() == nil {
+					b.Acquire(ctx, request("", driver.Exclusive))
+				}
+			})
+		}
+		eventually(t, "some logins have failed", func() bool { return calls.Load() > 4 })
+		if n, seconds := calls.Load(), time.Since(began).Seconds(); float64(n) > 10*seconds {
+			t.Errorf("%s: %d logins in %.1f s", says, n, seconds)
+		}
+		if _, err := b.Acquire(ctx, request("", driver.Exclusive)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v; want %q", err, says)
+		}
+		cancel()
+		callers.Wait()
+		locked.Store(false)
+		rotation(t, srv, name, "pw")
+		eventually(t, "the login is back", func() bool {
+			_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
+			return err == nil
 		})
 	}
-	eventually(t, "many logins have failed", func() bool { return calls.Load() > 100 })
-	cancel()
-	callers.Wait()
-	silent.Store(false)
-	acquire(t, b, request("", driver.Exclusive))
 }
 
 // The password of all users of a server without users.

@@ -51,18 +51,20 @@ func newGoRedisServer(server *redis.Options) *goRedisServer {
 	o.MaxRetries = -1        // a failed handshake would wait for itself
 	o.DisableIdentity = true // it needs another permission
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	l := &logins{}
+	o.CredentialsProviderContext = l.of(o.CredentialsProviderContext)
 	so := o
 	so.PoolSize = maxDedicated
-	c := &goRedisServer{listening: newInterruptibleClient(so), newDedicated: func() *pipelineConn { return newInterruptibleClient(so) }}
+	c := &goRedisServer{listening: newInterruptibleClient(so, l), newDedicated: func() *pipelineConn { return newInterruptibleClient(so, l) }}
 	c.dedicated = c.newDedicated()
-	c.pipe = newPipeline(func() *pipelineConn { return newInterruptibleClient(o) })
+	c.pipe = newPipeline(func() *pipelineConn { return newInterruptibleClient(o, l) })
 	c.client = c.pipe.current.client
 	return c
 }
 
 // newInterruptibleClient returns a client whose last connection can be interrupted.
-func newInterruptibleClient(o redis.Options) *pipelineConn {
-	alone := newInterrupter(&o)
+func newInterruptibleClient(o redis.Options, l *logins) *pipelineConn {
+	alone := newInterrupter(&o, l)
 	return &pipelineConn{redis.NewClient(&o), alone}
 }
 

@@ -17,7 +17,8 @@ import (
 // costs as much as a query of Redis. If the context ends, the connection is interrupted. Its
 // client must have a single connection.
 type interrupter struct {
-	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	dial   func(ctx context.Context, network, addr string) (net.Conn, error)
+	logins *logins
 
 	mu          sync.Mutex
 	conn        *interruptibleConn // the last one dialed
@@ -26,8 +27,8 @@ type interrupter struct {
 }
 
 // newInterrupter replaces the dialer of options by its own.
-func newInterrupter(o *redis.Options) *interrupter {
-	s := &interrupter{dial: o.Dialer}
+func newInterrupter(o *redis.Options, l *logins) *interrupter {
+	s := &interrupter{dial: o.Dialer, logins: l}
 	if s.dial == nil {
 		s.dial = redis.NewDialer(o)
 	}
@@ -36,11 +37,15 @@ func newInterrupter(o *redis.Options) *interrupter {
 }
 
 func (s *interrupter) connect(ctx context.Context, network, addr string) (net.Conn, error) {
-	raw, err := s.dial(ctx, network, addr)
+	err := s.logins.lately()
+	var raw net.Conn
+	if err == nil {
+		raw, err = s.dial(ctx, network, addr)
+	}
 	if err != nil {
 		return failedConn{fmt.Errorf("%w", err)}, nil // go-redis unwraps it once
 	}
-	c := &interruptibleConn{Conn: raw}
+	c := &interruptibleConn{Conn: raw, logins: s.logins}
 	s.mu.Lock()
 	s.conn = c
 	s.mu.Unlock()
@@ -105,6 +110,7 @@ func (s *interrupter) close() {
 // interruptibleConn is a connection whose readers and writers can be interrupted.
 type interruptibleConn struct {
 	net.Conn
+	logins    *logins
 	mu        sync.Mutex
 	stopped   bool
 	answerDue atomic.Bool // something was sent, and no answer has come
@@ -167,6 +173,9 @@ func (c *interruptibleConn) Read(b []byte) (int, error) {
 		if text, refused := bytes.CutPrefix(b[:n], []byte("-")); refused && bytes.HasPrefix(text, []byte(tooManyClients)) {
 			// go-redis would take it for an answer to HELLO, and go on until the connection breaks.
 			return 0, &ReplyError{Text: string(bytes.TrimSpace(text))}
+		} else if refused && bytes.HasPrefix(text, []byte("WRONGPASS ")) {
+			line, _, _ := bytes.Cut(text, []byte("\r"))
+			c.logins.failed(&ReplyError{Text: string(line)})
 		}
 		c.admitted = true
 	}
