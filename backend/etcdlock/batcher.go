@@ -50,6 +50,7 @@ type pendingTxn struct {
 	folder string
 	txn    clientv3.Op
 	done   chan struct{}
+	doubt  error // of an earlier request that may have executed it; nil: there was none
 	resp   *clientv3.TxnResponse
 	err    error
 }
@@ -144,7 +145,7 @@ func (b *txnBatcher) send(batch []*pendingTxn) {
 	}
 	resp, err := b.do(ctx, clientv3.OpTxn(nil, txns, nil))
 	if err != nil && (!outcomeUnknown(err) || errors.Is(err, rpctypes.ErrNoSpace)) {
-		b.sendEach(batch, err) // deletions need no space
+		b.sendEach(batch, err)
 		return
 	}
 	for i, p := range batch {
@@ -161,11 +162,24 @@ func (b *txnBatcher) sendAlone(p *pendingTxn) {
 	defer cancel()
 	defer context.AfterFunc(b.ctx, cancel)()
 	p.resp, p.err = b.do(ctx, p.txn)
+	if p.doubt != nil && p.err == nil && !changed(p.resp) {
+		p.resp, p.err = nil, p.doubt
+	}
 	close(p.done)
 }
 
+// changed reports whether a transaction wrote or deleted what it was for.
+func changed(resp *clientv3.TxnResponse) bool {
+	if !resp.Succeeded || len(resp.Responses) == 0 {
+		return false
+	}
+	d := resp.Responses[0].GetResponseDeleteRange()
+	return d == nil || d.Deleted > 0
+}
+
 // sendEach sends each transaction of a refused batch alone: one may be why the server refused
-// all, or there were too many.
+// all, or there were too many. For want of space it refuses deletions only together with others, and it may have
+// executed them all: what changes nothing now may have done so then.
 func (b *txnBatcher) sendEach(batch []*pendingTxn, err error) {
 	if errors.Is(err, rpctypes.ErrTooManyOps) {
 		b.mu.Lock()
@@ -174,6 +188,9 @@ func (b *txnBatcher) sendEach(batch []*pendingTxn, err error) {
 	}
 	var wg wait.Group
 	for _, p := range batch {
+		if errors.Is(err, rpctypes.ErrNoSpace) {
+			p.doubt = err
+		}
 		wg.Go(func() { b.sendAlone(p) })
 	}
 	wg.Wait()

@@ -148,6 +148,42 @@ func TestExecutedWithoutSpace(t *testing.T) {
 	}
 }
 
+// A request with many releases may have been executed, too: that nothing is left to release is no loss then.
+func TestReleasesExecutedWithoutSpace(t *testing.T) {
+	t.Parallel()
+	var full atomic.Bool
+	b := backendOf(t, newClientWith(t, testserver.SharedEtcd(t).Addr(), func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := invoke(ctx, method, req, reply, cc, opts...)
+		if txn, is := req.(*pb.TxnRequest); err == nil && is && len(txn.Success) > 1 && full.CompareAndSwap(true, false) {
+			err = rpctypes.ErrGRPCNoSpace
+		}
+		return err
+	}), nil)
+	var held []driver.Request
+	for range 3 {
+		r := request("", driver.Exclusive)
+		acquire(t, b, r)
+		held = append(held, r)
+	}
+	send := holdBack(t, b)
+	full.Store(true)
+	var wg sync.WaitGroup
+	for _, r := range held {
+		wg.Go(func() {
+			if err := b.Release(t.Context(), r.Hold); !errors.Is(err, rpctypes.ErrNoSpace) {
+				t.Errorf("released, but for all that is known: %v", err)
+			}
+		})
+	}
+	send(len(held))
+	wg.Wait()
+	for _, r := range held {
+		if len(storedKeys(t, b, r.Name)) != 0 {
+			t.Error("a released lock is held")
+		}
+	}
+}
+
 // A release that shares a request with attempts goes on when these are refused for want of space.
 func TestReleaseWithoutSpace(t *testing.T) {
 	t.Parallel()
