@@ -133,7 +133,7 @@
 // SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE. A user who may not send PUBSUB SHARDNUMSUB gets classic
 // messages, and asks again from time to time: if other users have sharded ones, set pubsub=on.
 //
-// Without SUBSCRIBE waiters poll. If a right or the login is withdrawn later, all calls fail with an
+// Without SUBSCRIBE waiters poll. A right that is missing from the beginning is ErrInvalid at the first attempt. If a right or the login is withdrawn later, all calls fail with an
 // error that says so and is no fact, so they are repeated. A holder keeps its lock until its TTL ends or the
 // right is back.
 package redislock

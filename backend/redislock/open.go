@@ -97,9 +97,19 @@ func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, err
 	}
 	if err == nil {
 		b.certificates = t.certificates
-		b.markWorks()
+		if b.mayLock(ctx) {
+			b.markWorks()
+		}
 	}
 	return b, redisconn.Final(redisconn.Explain(err), false)
+}
+
+// mayLock reports whether the server lets its user work with a lock's keys, by a release of nothing. One who may not may
+// have other names, which the first attempt shows.
+func (b *Backend) mayLock(ctx context.Context) bool {
+	h := driver.Hold{Name: "distlock", Owner: driver.NewOwner(), Mode: driver.Exclusive}
+	rec, err := b.recipe(h)
+	return err == nil && !redisconn.IsRefusal(b.storage.release(ctx, rec, h))
 }
 
 // explainOpen puts the network's error into words for people.

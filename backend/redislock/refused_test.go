@@ -131,6 +131,33 @@ func TestReleaseNeedsNoMessage(t *testing.T) {
 	}
 }
 
+// A right that a user never had is told at the first attempt, which would wait for ever otherwise; one that is withdrawn
+// later is not final.
+func TestMissingRightIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	srv := testserver.SharedRedis(t)
+	for _, query := range []string{"", "layout=redisson", "scripts=off"} {
+		u, name := userURL(t, query, srv)
+		mustDo(t, srv, "ACL", "SETUSER", name, "resetkeys", "~others:*")
+		b := openAt(t, u.String(), Options{})
+		attempt := func() error {
+			_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
+			return err
+		}
+		if err := attempt(); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "docs/backends/redis.md") {
+			t.Errorf("%s: a right that is missing: %v; want ErrInvalid", query, err)
+		}
+		mustDo(t, srv, "ACL", "SETUSER", name, "allkeys")
+		if err := attempt(); err != nil {
+			t.Errorf("%s: with the right: %v", query, err)
+		}
+		mustDo(t, srv, "ACL", "SETUSER", name, "resetkeys")
+		if err := attempt(); err == nil || driver.Final(err) {
+			t.Errorf("%s: a right that was withdrawn: %v", query, err)
+		}
+	}
+}
+
 // Whether a server refuses a user, or is busy, is no fact about a lock; and nothing of the command was executed.
 func TestRefusalsOfServers(t *testing.T) {
 	for text, unsent := range map[string]bool{
