@@ -16,6 +16,7 @@ import (
 // token identifies the client to the servers. It is asked for again when a server refuses it. No error contains it.
 type token struct {
 	credentials netaddr.Credentials
+	asking      chan struct{} // has room for the one call that asks for it
 
 	mu    sync.Mutex
 	value string // "": none
@@ -30,7 +31,7 @@ func readToken(u *url.URL, p *driver.Params, credentials netaddr.Credentials) (*
 	case u.User.Username() != "":
 		return nil, fmt.Errorf("%w: the URL has a user: want a token without a user, as in https://:TOKEN@host", driver.ErrInvalid)
 	case credentials == nil:
-		t := &token{credentials: inURL}
+		t := newToken(inURL)
 		if _, err := t.reread(context.Background(), ""); err != nil {
 			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 		}
@@ -39,11 +40,25 @@ func readToken(u *url.URL, p *driver.Params, credentials netaddr.Credentials) (*
 	if _, own, err := inURL(context.Background()); own != "" || err != nil {
 		return nil, fmt.Errorf("%w: a token in the URL and OpenOptions.Credentials: want one of them", driver.ErrInvalid)
 	}
-	return &token{credentials: credentials}, nil
+	return newToken(credentials), nil
 }
 
-// reread asks for the token again, and reports whether it is another one than the one that was sent.
+func newToken(credentials netaddr.Credentials) *token {
+	return &token{credentials: credentials, asking: make(chan struct{}, 1)}
+}
+
+// reread asks for the token again, unless another call has done so since, and reports whether it is another one than the
+// one that was sent.
 func (t *token) reread(ctx context.Context, sent string) (changed bool, err error) {
+	select {
+	case t.asking <- struct{}{}:
+		defer func() { <-t.asking }()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if t.current() != sent {
+		return true, nil
+	}
 	_, value, err := t.credentials(ctx)
 	if err != nil {
 		return false, err
@@ -63,12 +78,17 @@ func isToken(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// show adds the token to a request, and returns it.
-func (t *token) show(h http.Header) (sent string) {
+func (t *token) current() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.value != "" {
-		h.Set("Authorization", "Bearer "+t.value)
-	}
 	return t.value
+}
+
+// show adds the token to a request, and returns it.
+func (t *token) show(h http.Header) (sent string) {
+	sent = t.current()
+	if sent != "" {
+		h.Set("Authorization", "Bearer "+sent)
+	}
+	return sent
 }

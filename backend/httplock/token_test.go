@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,7 @@ func TestCredentials(t *testing.T) {
 		defer mu.Unlock()
 		valid, current, broken = v, c, err
 	}
+	var together atomic.Pointer[sync.WaitGroup] // requests that are refused at one moment
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		ok := r.Header.Get("Authorization") == "Bearer "+valid
@@ -39,6 +41,10 @@ func TestCredentials(t *testing.T) {
 		if ok {
 			f.ServeHTTP(w, r)
 			return
+		}
+		if g := together.Load(); g != nil {
+			g.Done()
+			g.Wait()
 		}
 		w.Header().Set(httpwire.RequestHeader, r.Header.Get(httpwire.RequestHeader))
 		w.Header().Set("Content-Type", httpwire.ProblemType)
@@ -75,8 +81,21 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("while the credentials fail: %v", err)
 	}
 	set("two", "two", nil)
-	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-		t.Errorf("with the next token: %v", err)
+	asked = 0
+	const many = 20
+	var refused, callers sync.WaitGroup
+	refused.Add(many)
+	together.Store(&refused)
+	for range many {
+		callers.Go(func() {
+			if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
+				t.Errorf("with the next token: %v", err)
+			}
+		})
+	}
+	callers.Wait()
+	if asked != 1 {
+		t.Errorf("asked %d times for one token", asked)
 	}
 }
 
