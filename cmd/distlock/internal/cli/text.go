@@ -221,6 +221,7 @@ type notice struct {
 	quiet  bool
 	next   time.Duration          // between lines without a terminal
 	name   atomic.Pointer[string] // of the lock that the run waits for
+	last   atomic.Pointer[error]  // the last attempt that got no answer, and why
 	hide   func(string) string    // removes secrets
 }
 
@@ -234,9 +235,16 @@ func newNotice(w io.Writer, quiet bool, hide func(string) string) *notice {
 	return &notice{progress: newProgress(w), quiet: quiet, hide: hide, next: nextReports}
 }
 
-// observer records which lock the run waits for.
+// observer records which lock the run waits for, and why an attempt got no answer.
 func (n *notice) observer() *distlock.Observer {
-	return &distlock.Observer{Waiting: func(e distlock.Event) { n.name.Store(&e.Name) }}
+	return &distlock.Observer{
+		Waiting: func(e distlock.Event) { n.name.Store(&e.Name) },
+		Unanswered: func(e distlock.Event) {
+			if e.Op != "renew" {
+				n.last.Store(&e.Err)
+			}
+		},
+	}
 }
 
 // start reports the wait until stop is called, which removes the line from a terminal. unreachable is
@@ -289,15 +297,21 @@ func (n *notice) line(ctx context.Context, unreachable error, waited time.Durati
 	return fmt.Sprintf("distlock: waiting for %s (%v)", what, waited.Round(time.Second))
 }
 
-// holders describes the holders of a lock, if the server answers within a second.
+// holders describes the holders of a lock, if the server answers within a second, or why nothing is known of them.
 func (n *notice) holders(ctx context.Context, name string) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	info, err := n.client.Inspect(ctx, name)
-	if err != nil || len(info.Holders) == 0 {
-		return ""
+	last := n.last.Load()
+	switch {
+	case len(info.Holders) > 0:
+		return ", " + plain(describe(info.Holders))
+	case last != nil:
+		return "; no answer: " + plain(n.hide(reason(*last)))
+	case err != nil && ctx.Err() == nil:
+		return "; no answer: " + plain(n.hide(reason(err)))
 	}
-	return ", " + plain(describe(info.Holders))
+	return ""
 }
 
 // reason formats an error for the middle of a sentence.
