@@ -204,7 +204,8 @@ func (b *Backend) Close() error {
 
 // shut closes everything that start opened, after the writer has ended or could not start.
 func (b *Backend) shut() error {
-	errs := []error{b.w.stmts.close()}
+	// SQLite removes -wal and -shm with the last connection: whoever opens the file then works on others.
+	errs := []error{b.guard.leave(), b.w.stmts.close()}
 	if stmt := b.loadStmt.Load(); stmt != nil {
 		errs = append(errs, stmt.Close())
 	}

@@ -3,12 +3,15 @@ package sqlitelock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,6 +30,21 @@ func init() {
 		return openRole(args[1:])
 	}
 	roles["full"] = fullRole
+	// visits opens a file and closes it, until it is killed.
+	roles["visits"] = func(args []string) error {
+		for first := true; ; first = false {
+			b, err := OpenFile(context.Background(), args[0], nil)
+			if err == nil {
+				err = b.Close()
+			}
+			if err != nil {
+				return err
+			}
+			if first {
+				fmt.Println("visits")
+			}
+		}
+	}
 	// scarce opens a file when no more descriptors are left.
 	roles["scarce"] = func(args []string) error {
 		limit := unix.Rlimit{Cur: 64, Max: 64}
@@ -96,6 +114,35 @@ func TestOutOfDescriptors(t *testing.T) {
 	path := lockFile(t)
 	connect(t, path)
 	spawn(t, "scarce", path).finish(t)
+}
+
+// A process that closes the file does not keep another one from opening it, whatever it is in the middle of.
+func TestOpenBesideAProcessThatCloses(t *testing.T) {
+	path := lockFile(t)
+	c := spawn(t, "visits", path)
+	c.line(t)
+	for try := range 300 {
+		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
+		c.signal(t, syscall.SIGSTOP)
+		goOn := time.AfterFunc(20*time.Millisecond, func() { _ = c.cmd.Process.Signal(syscall.SIGCONT) })
+		b, err := OpenFile(t.Context(), path, nil)
+		if goOn.Stop() {
+			c.signal(t, syscall.SIGCONT)
+		}
+		if err == nil {
+			err = b.Close()
+		}
+		if err != nil {
+			t.Fatalf("try %d: %v", try, err)
+		}
+	}
+}
+
+func (c *child) signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestFullDisk(t *testing.T) {
