@@ -43,7 +43,7 @@ type connDialect struct {
 const maxNumbering = 16
 
 func newConnDialect(s *database) connDialect {
-	return connDialect{database: s, table: quoted(s.opts.Table), numbering: make(chan struct{}, maxNumbering)}
+	return connDialect{database: s, table: s.quoted(s.opts.Table), numbering: make(chan struct{}, maxNumbering)}
 }
 
 // hash returns a lock's key in its rows and for GET_LOCK, which has room for 64 characters and may

@@ -24,6 +24,8 @@ type database struct {
 
 	// fullTable is opts.Table with its schema, as the server compares them.
 	fullTable string
+
+	schema string // of tables that are named without one
 }
 
 // strategy is a way to keep locks. Its methods of Watcher and Inspector may return driver.ErrSkip.
@@ -53,7 +55,7 @@ func (s *database) probe(ctx context.Context) error {
 		return openError(s.opts, err)
 	}
 	s.server = readVersion(text)
-	s.server.packet = packet
+	s.server.packet, s.schema = packet, database
 	if s.fullTable = s.opts.Table; !strings.Contains(s.fullTable, ".") {
 		s.fullTable = database + "." + s.fullTable
 	}
@@ -73,6 +75,15 @@ func (s *database) probe(ctx context.Context) error {
 	galera, err := s.show(ctx, "VARIABLES", "wsrep_on")
 	s.server.galera = strings.EqualFold(galera, "ON")
 	return openError(s.opts, err)
+}
+
+// quoted quotes a table's name with its schema: a connection that the caller's statements have used may have another
+// database by now.
+func (s *database) quoted(table string) string {
+	if strings.Contains(table, ".") {
+		return quoted(table)
+	}
+	return "`" + strings.ReplaceAll(s.schema, "`", "``") + "`." + quoted(table)
 }
 
 // readVersion parses VERSION(): "8.0.36", "10.11.19-MariaDB-0+deb12u1", or with a prefix for old

@@ -53,7 +53,7 @@ func newRow(ctx context.Context, s *database) (strategy, error) {
 		return nil, err
 	}
 	d := &rowDialect{site: s, notifier: newNotifier(s.db)}
-	if err := d.prepare(ctx, quoted(s.opts.Table)); err != nil {
+	if err := d.prepare(ctx, s.quoted(s.opts.Table)); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Notifier: func(*sqlrow.Backend) sqlrow.Notifier { return d.notifier }}

@@ -19,11 +19,12 @@ import (
 
 // sessionSQL sets a session for statements that each commit by themselves. A wait for a row or for a table that another
 // program has locked is short: a statement must not take effect long after its caller has gone. What only one of the two
-// kinds of server has is in a comment that only that kind runs. Time zones are not set, since nothing depends on them.
+// kinds of server has is in a comment that only that kind runs. The timestamp is the server's clock again.
+// Time zones are not set, since nothing depends on them.
 const sessionSQL = "SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_ALL_TABLES', " +
 	"sql_select_limit = DEFAULT, sql_big_selects = 1, sql_safe_updates = 0, sql_auto_is_null = 0, " +
 	"character_set_client = utf8mb4, character_set_results = utf8mb4, collation_connection = utf8mb4_general_ci, " +
-	"lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, wait_timeout = 600" +
+	"lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, wait_timeout = 600, timestamp = DEFAULT" +
 	" /*!50720 , transaction_isolation = 'REPEATABLE-READ', transaction_read_only = 0, max_execution_time = 0 */" +
 	" /*M!100600 , tx_isolation = 'REPEATABLE-READ', tx_read_only = 0, max_statement_time = 0 */"
 

@@ -161,6 +161,59 @@ func TestPoolIsNotChanged(t *testing.T) {
 	}
 }
 
+// A program changes the database, or the clock, of its pool's connections. Locks stay where they were, and end by the
+// server's clock.
+func TestPoolThatUsesAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	for _, s := range []Strategy{Row, Session, ForUpdate} {
+		t.Run(string(s), func(t *testing.T) {
+			t.Parallel()
+			u, _ := freshDatabase(t, s)
+			elsewhere, _ := freshDatabase(t, s)
+			connect(t, elsewhere) // the table is there, too
+			rival := connect(t, u)
+			pool := rowPool(t, u, nil)
+			b, err := New(t.Context(), pool, &Options{Strategy: s})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { b.Close() })
+			b.database.lent.dropUnused()
+			pool.SetMaxIdleConns(8)
+			var conns []*sql.Conn
+			for range 8 {
+				conn, err := pool.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				conns = append(conns, conn)
+				if _, err := conn.ExecContext(t.Context(), "USE "+databaseOf(t, elsewhere)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := conn.ExecContext(t.Context(), "SET timestamp = UNIX_TIMESTAMP() + 10000"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, conn := range conns {
+				conn.Close()
+			}
+			for i := range 3 { // more than the connections that were opened before
+				take(t, b, request(fmt.Sprint("before", i), time.Hour))
+			}
+			r := request("x", time.Hour)
+			take(t, rival, r)
+			if g, err := b.Acquire(t.Context(), request("x", time.Hour)); !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("a second holder: %+v, %v", g, err)
+			}
+			release(t, rival, r)
+			take(t, b, request("x", time.Hour))
+			if g, err := rival.Acquire(t.Context(), request("x", time.Hour)); !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("a second holder: %+v, %v", g, err)
+			}
+		})
+	}
+}
+
 // wantUntouched uses so many connections of a pool at once.
 func wantUntouched(t *testing.T, pool *sql.DB, n int) {
 	t.Helper()
@@ -195,6 +248,9 @@ func TestAReplicaIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	one, other := testserver.SharedMariaDB(t), testserver.MariaDB(t, testserver.MariaDBOptions{})
 	primary, replica := one.Database(t)+"?create=true", other.Database(t)+"?create=true"
+	name := databaseOf(t, primary) // a replica's, too
+	replica = strings.Replace(replica, "/"+databaseOf(t, replica)+"?", "/"+name+"?", 1)
+	other.Exec(t, "CREATE DATABASE IF NOT EXISTS "+name)
 	connect(t, primary)
 	stale := connect(t, replica)
 	take(t, stale, request("x", long))
