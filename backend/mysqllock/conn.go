@@ -220,7 +220,7 @@ type lockConn struct {
 
 // lockConnSQL sets a connection that keeps locks. A shorter timeout of the server would end holds early. The rest of the
 // session stays the caller's, whose work it runs in Commit.
-const lockConnSQL = "SET SESSION completion_type = 0, sql_select_limit = DEFAULT /*!50720 , max_execution_time = 0, transaction_read_only = 0 */" +
+const lockConnSQL = "SET SESSION completion_type = 0, sql_select_limit = 18446744073709551615 /*!50720 , max_execution_time = 0, transaction_read_only = 0 */" +
 	" /*M!100600 , max_statement_time = 0, tx_read_only = 0, idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
 
 // newLockConn sets and marks a connection, and lets the server end it when it is silent for too long. settings are

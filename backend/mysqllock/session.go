@@ -22,7 +22,7 @@ import (
 // kinds of server has is in a comment that only that kind runs. The timestamp is the server's clock again.
 // Time zones are not set, since nothing depends on them.
 const sessionSQL = "SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_ALL_TABLES', " +
-	"sql_select_limit = DEFAULT, sql_big_selects = 1, sql_safe_updates = 0, sql_auto_is_null = 0, " +
+	"sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, sql_auto_is_null = 0, " +
 	"character_set_client = utf8mb4, character_set_results = utf8mb4, collation_connection = utf8mb4_general_ci, " +
 	"lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, wait_timeout = 600, timestamp = DEFAULT" +
 	" /*!50720 , transaction_isolation = 'REPEATABLE-READ', transaction_read_only = 0, max_execution_time = 0 */" +

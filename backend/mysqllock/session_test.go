@@ -73,6 +73,27 @@ func TestSettingsThatChange(t *testing.T) {
 	}
 }
 
+// DEFAULT is what is global.
+func TestGlobalSelectLimit(t *testing.T) {
+	t.Parallel()
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
+	u := srv.Database(t)
+	srv.Exec(t, "SET GLOBAL sql_select_limit = 0")
+	for _, s := range Strategies() {
+		b, err := Open(t.Context(), u+"?create=true&strategy="+string(s))
+		if err != nil {
+			t.Errorf("%s: %v", s, err)
+			continue
+		}
+		r := request("x", long)
+		take(t, b, r)
+		release(t, b, r)
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // alone returns a function that runs statements on one connection.
 func alone(t *testing.T, db *sql.DB) func(string) {
 	t.Helper()
