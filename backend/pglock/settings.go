@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/distlock/distlock/internal/sqlrow"
 )
 
 // settings are settings of a connection: pairs of a name and a value, both plain words.
@@ -35,8 +37,8 @@ func poolSettings(opts *Options) settings {
 	case opts.Level == Transaction: // the caller's work may join, and has the user's own timeouts
 	case opts.Strategy == Advisory:
 		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", "0"})
-	default: // for locked tables; statements bound their wait for locked rows
-		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", "5000"})
+	default: // for a locked table, then for a row
+		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", fmt.Sprint((sqlrow.LateTime / 3).Milliseconds())})
 	}
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -102,6 +103,19 @@ func TestAttemptsBesideAStandbyThatIsGone(t *testing.T) {
 		}
 	}
 	pg.Exec(t, "SET synchronous_commit = local", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+}
+
+// A statement waits for a table, then for a row. It must have ended when its attempt is forgotten.
+func TestStatementsEndInTime(t *testing.T) {
+	t.Parallel()
+	b := open(t, with(t, testserver.SharedPostgres(t).Database(t), "create", "true"))
+	var ms int64
+	if err := b.database.db.QueryRow("SELECT setting FROM pg_settings WHERE name = 'lock_timeout'").Scan(&ms); err != nil {
+		t.Fatal(err)
+	}
+	if wait := time.Duration(ms) * time.Millisecond; wait <= 0 || 2*wait >= sqlrow.LateTime {
+		t.Errorf("lock_timeout is %v; want less than a half of %v", wait, sqlrow.LateTime)
+	}
 }
 
 // A pooler in transaction mode hands connections on: none is set, not even by an Open that is refused.

@@ -9,9 +9,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// lateTime is how long a statement may be under way in the server after its caller has gone: it waits for a table and for
-// rows that others have locked.
-const lateTime = 3 * time.Second
+// LateTime is how long a statement may be under way in the server after its caller has gone: it waits for a table and for
+// rows that others have locked. Dialects bound their sessions' waits so.
+const LateTime = 3 * time.Second
 
 // errLate is the answer to a release that found nothing too early to be sure.
 var errLate = errors.New("nothing is held, but an attempt of this owner that got no answer may still be under way in the server")
@@ -34,7 +34,7 @@ func (l *lateAttempts) note(owner string, err error) {
 	if l.until == nil {
 		l.until = map[string]time.Time{}
 	}
-	l.until[owner] = time.Now().Add(lateTime)
+	l.until[owner] = time.Now().Add(LateTime)
 }
 
 // released returns the answer to an owner's release.

@@ -159,7 +159,7 @@ func TestReleaseOvertakesAnAttempt(t *testing.T) {
 		if err := b.Release(t.Context(), r.Hold); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
 			t.Errorf("at once: %v; want unknown", err)
 		}
-		time.Sleep(2 * lateTime)
+		time.Sleep(2 * LateTime)
 		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("later: %v; want ErrLost", err)
 		}
