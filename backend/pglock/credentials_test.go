@@ -133,7 +133,7 @@ type crew struct {
 func newCrew(t *testing.T, url string) *crew {
 	t.Helper()
 	c := &crew{waited: make(chan error, 1), terms: make(chan context.Context, 1000), resign: make(chan bool)}
-	ttl := distlock.WithTTL(12 * time.Second)
+	ttl := distlock.WithTTL(30 * time.Second) // a busy machine needs some for what a test does
 	a, b := client(t, url), client(t, url)
 	var err error
 	if c.lease, err = a.Mutex("lock", ttl).Lock(t.Context()); err != nil {

@@ -18,6 +18,22 @@ func TestIndexesAreBuiltWhileOthersWait(t *testing.T) {
 	plain := pg.Database(t)
 	url := with(t, plain, levels["transaction"]...)
 	mine, other := client(t, url), client(t, url)
+	db := pg.DB(t, plain)
+	if _, err := db.Exec("CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id"); err != nil {
+		t.Fatal(err)
+	}
+	build := func() (fastest time.Duration) {
+		fastest = time.Hour
+		for range 3 {
+			began := time.Now()
+			if _, err := db.Exec("CREATE INDEX CONCURRENTLY ON orders (id)"); err != nil {
+				t.Fatal(err)
+			}
+			fastest = min(fastest, time.Since(began))
+		}
+		return fastest
+	}
+	usual := build()
 	lease, err := mine.Mutex("migration").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -30,21 +46,9 @@ func TestIndexesAreBuiltWhileOthersWait(t *testing.T) {
 		}
 		next <- err
 	}()
-	db := pg.DB(t, plain)
-	if _, err := db.Exec("CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id"); err != nil {
-		t.Fatal(err)
-	}
-	fastest := time.Hour
-	for range 3 {
-		began := time.Now()
-		if _, err := db.Exec("CREATE INDEX CONCURRENTLY ON orders (id)"); err != nil {
-			t.Fatal(err)
-		}
-		fastest = min(fastest, time.Since(began))
-	}
 	// A wait in the server takes ten seconds, and the next index would begin with the next wait.
-	if fastest > 5*time.Second {
-		t.Errorf("an index takes %v", fastest)
+	if fastest := build(); fastest > 5*time.Second+4*usual {
+		t.Errorf("an index takes %v, and %v without a waiter", fastest, usual)
 	}
 	if err := lease.Unlock(t.Context()); err != nil {
 		t.Error(err)
