@@ -21,6 +21,7 @@ var errLate = errors.New("nothing is held, but an attempt of this owner that got
 type lateAttempts struct {
 	mu    sync.Mutex
 	until map[string]time.Time
+	swept time.Time
 }
 
 // note notes the error of an owner's attempt.
@@ -30,11 +31,15 @@ func (l *lateAttempts) note(owner string, err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.until, func(_ string, until time.Time) bool { return time.Now().After(until) })
+	now := time.Now()
+	if now.Sub(l.swept) > LateTime { // not each time: in an outage there are many
+		maps.DeleteFunc(l.until, func(_ string, until time.Time) bool { return now.After(until) })
+		l.swept = now
+	}
 	if l.until == nil {
 		l.until = map[string]time.Time{}
 	}
-	l.until[owner] = time.Now().Add(LateTime)
+	l.until[owner] = now.Add(LateTime)
 }
 
 // released returns the answer to an owner's release.
