@@ -213,9 +213,11 @@ func (c *connDialect) nextNumber(ctx context.Context, q querier, l connlock.Lock
 
 // lockConn is a connection that has locks.
 type lockConn struct {
-	c    *connDialect
-	tx   connlock.Tx
-	mark string
+	c        *connDialect
+	tx       connlock.Tx
+	mark     string
+	lease    time.Duration
+	settings string // assignments of the strategy
 }
 
 // lockConnSQL sets a connection that keeps locks. A shorter timeout of the server would end holds early. The rest of the
@@ -226,8 +228,8 @@ const lockConnSQL = "SET SESSION completion_type = 0, sql_select_limit = 1844674
 // newLockConn sets and marks a connection, and lets the server end it when it is silent for too long. settings are
 // assignments of the strategy.
 func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease time.Duration, settings string) (lockConn, error) {
-	k := lockConn{c: c, tx: connlock.Tx{Conn: conn}, mark: newMark()}
-	if err := k.exec(ctx, lockConnSQL+", "+waitTimeout(lease)+", "+settings); err != nil {
+	k := lockConn{c: c, tx: connlock.Tx{Conn: conn}, mark: newMark(), lease: lease, settings: settings}
+	if err := k.set(ctx); err != nil {
 		return k, err
 	}
 	if c.lent != nil {
@@ -240,6 +242,10 @@ func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease tim
 		err = errors.New("a new user-level lock is held by another session")
 	}
 	return k, err
+}
+
+func (k *lockConn) set(ctx context.Context) error {
+	return k.exec(ctx, lockConnSQL+", "+waitTimeout(k.lease)+", "+k.settings)
 }
 
 // waitTimeout sets the silence after which the server ends the connection, in whole seconds.
@@ -264,6 +270,7 @@ func (k *lockConn) ID() string { return k.mark }
 
 // Lease sets the silence after which the server ends the connection.
 func (k *lockConn) Lease(ctx context.Context, lease time.Duration) error {
+	k.lease = lease
 	return k.exec(ctx, "SET SESSION "+waitTimeout(lease))
 }
 

@@ -44,6 +44,7 @@ func (d *forUpdateDialect) KillHolder(ctx context.Context, l connlock.Lock) (boo
 type forUpdateConn struct {
 	lockConn
 	lent  bool // the caller's work has had the transaction
+	used  bool // the caller's work may have changed settings
 	stale bool // the server has refused a right, which another connection may have
 }
 
@@ -57,6 +58,9 @@ func (v server) noWait() string {
 
 // TryLock tries to take the lock. If it is refused, the transaction stays open for the next attempt.
 func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+	if err := k.setAgain(ctx); err != nil {
+		return 0, false, err
+	}
 	if k.c.server.noWait() == "" {
 		if err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
 			return 0, false, err
@@ -67,6 +71,16 @@ func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number ui
 		err = k.resetTimeout(ctx)
 	}
 	return 0, ok && err == nil, err
+}
+
+// setAgain sets a connection that the caller's work has had.
+func (k *forUpdateConn) setAgain(ctx context.Context) error {
+	if !k.used {
+		return nil
+	}
+	err := k.set(ctx)
+	k.used = err != nil
+	return err
 }
 
 // resetTimeout lets the caller's work wait for rows as usual.
@@ -119,6 +133,9 @@ func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 
 // WaitLock waits in the server, for whole seconds. A wait that is killed returns an error.
 func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+	if err := k.setAgain(ctx); err != nil {
+		return false, err
+	}
 	seconds := max(1, int(slice/time.Second))
 	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d, lock_wait_timeout = %d", seconds, seconds)); err != nil {
 		return false, err
@@ -187,7 +204,7 @@ func (k *forUpdateConn) Unlock(ctx context.Context, l connlock.Lock) error {
 }
 
 func (k *forUpdateConn) Tx() *sql.Tx {
-	k.lent = true
+	k.lent, k.used = true, true
 	return k.tx.Current()
 }
 

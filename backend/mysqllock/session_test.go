@@ -306,3 +306,27 @@ func connectorTo(t *testing.T, rawURL string) sqldriver.Connector {
 	}
 	return made
 }
+
+// The caller's work may change settings of the connection that keeps its lock. The next lock of that connection is kept.
+func TestWorkThatChangesSettings(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, ForUpdate)
+	do(t, db, "CREATE TABLE work (id INT) ENGINE=InnoDB")
+	for _, setting := range []string{"autocommit = 1", "SESSION sql_select_limit = 0", "SESSION completion_type = 1", "SESSION tx_isolation = 'SERIALIZABLE'"} {
+		b, rival := connect(t, u), connect(t, u)
+		for i := range 3 { // the connection that was used last is the next one
+			r := request(fmt.Sprint(setting, i), time.Hour)
+			take(t, b, r)
+			if g, err := rival.Acquire(t.Context(), request(r.Name, time.Hour)); !errors.Is(err, driver.ErrHeld) {
+				t.Fatalf("%s: a second holder: %+v, %v", setting, g, err)
+			}
+			err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+				_, err := tx.Exec("SET " + setting)
+				return err
+			})
+			if err != nil && !errors.Is(err, driver.ErrLost) {
+				t.Fatalf("%s: %v", setting, err)
+			}
+		}
+	}
+}
