@@ -123,7 +123,7 @@ func summary(modes []driver.Mode, errs []error) error {
 // runMode runs the promise once, and again with longer TTLs if the machine was too
 // slow to tell.
 func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode driver.Mode) error {
-	for range 4 {
+	for range 5 {
 		s := newScene(ctx, cfg, calls, mode)
 		p.run(s)
 		s.cleanUp()
