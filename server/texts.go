@@ -172,8 +172,8 @@ var guarantees = []struct {
 		{"内存（`mem:`）", "否", "否", "–", "释放"},
 	}},
 	{"sqlite:", [...]guarantee{
-		{"SQLite", "no; elsewhere than on Linux if the clock jumps", "if the clock goes back after all data is lost", "the TTL", "the release"},
-		{"SQLite", "否；非 Linux 系统上，时钟跳变时可能", "数据全部丢失且时钟倒退时", "TTL", "释放"},
+		{"SQLite", "no, unless the file is removed and made anew in use; elsewhere than on Linux also if -wal or -shm is removed, or the clock jumps", "if the clock goes back after all data is lost", "the TTL", "the release"},
+		{"SQLite", "否，除非文件在使用中被删除重建；非 Linux 系统上，删除 -wal 或 -shm、时钟跳变时也可能", "数据全部丢失且时钟倒退时", "TTL", "释放"},
 	}},
 	{"redis+sentinel", redisReplicated},
 	{"redis+cluster", redisReplicated},
