@@ -15,18 +15,23 @@ type Lives struct {
 	ends map[string]time.Time // by Owner
 }
 
-// Ask notes a grant or a renewal of h that was asked for: with sets, h lives for exactly its TTL from now on, and else
-// for at least that. It has h released by b when that is over.
+// Ask notes a grant or a renewal of h that was asked for: with sets, h lives for its TTL from now on, and else
+// for at least that. It has h released by b when that is over. A life that is set ends a nanosecond early, before all that
+// virtual time lets happen at its end.
 func (l *Lives) Ask(b driver.Backend, h driver.Hold, sets bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ends == nil {
 		l.ends = map[string]time.Time{}
 	}
-	if end := time.Now().Add(h.TTL); sets || end.After(l.ends[h.Owner]) {
+	life := h.TTL
+	if sets {
+		life--
+	}
+	if end := time.Now().Add(life); sets || end.After(l.ends[h.Owner]) {
 		l.ends[h.Owner] = end
 	}
-	time.AfterFunc(h.TTL, func() {
+	time.AfterFunc(life, func() {
 		if l.over(h.Owner) {
 			b.Release(context.Background(), h)
 		}
