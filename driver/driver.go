@@ -92,7 +92,7 @@ type Backend interface {
 	// for it. Only Name, Owner and Mode of h are needed. They may come from an Info, which is how a
 	// lock is unlocked by force: a successor can't be hit. ErrLost: Owner had nothing. Any other
 	// error: unknown, and the core tries again. ErrInvalid and ErrUnsupported are no answers of a
-	// Release.
+	// Release, but for a name that the store can't have.
 	Release(ctx context.Context, h Hold) error
 
 	// Close ends every goroutine, connection and subscription of the backend. It does not release
