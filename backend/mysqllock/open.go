@@ -118,10 +118,6 @@ func openURL(ctx context.Context, u *url.URL, own netaddr.Credentials) (*Backend
 	return open(ctx, db, opts, true)
 }
 
-// maxIdle is how many idle connections our own pool keeps. The default of database/sql, 2, closes
-// and opens connections under load.
-const maxIdle = 16
-
 // Close ends the backend's goroutines and returns its connections. It closes a pool that Open made.
 // See driver.Backend.
 func (b *Backend) Close() error {

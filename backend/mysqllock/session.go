@@ -28,6 +28,10 @@ const sessionSQL = "SET SESSION autocommit = 1, completion_type = 0, sql_mode = 
 	" /*!50720 , transaction_isolation = 'REPEATABLE-READ', transaction_read_only = 0, max_execution_time = 0 */" +
 	" /*M!100600 , tx_isolation = 'REPEATABLE-READ', tx_read_only = 0, max_statement_time = 0 */"
 
+// maxIdle is how many idle connections our own pool keeps. The default of database/sql, 2, closes
+// and opens connections under load.
+const maxIdle = 16
+
 // idleTime is how long an unused connection is kept: less than the server's wait_timeout in sessionSQL.
 const idleTime = 5 * time.Minute
 
