@@ -73,7 +73,7 @@ func TestSettingsThatChange(t *testing.T) {
 	}
 }
 
-// DEFAULT is what is global.
+// DEFAULT means the global value.
 func TestGlobalSelectLimit(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})

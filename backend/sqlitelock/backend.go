@@ -204,7 +204,7 @@ func (b *Backend) Close() error {
 
 // shut closes everything that start opened, after the writer has ended or could not start.
 func (b *Backend) shut() error {
-	// SQLite removes -wal and -shm with the last connection: whoever opens the file then works on others.
+	// SQLite removes -wal and -shm with the last connection: a process that opens the file then works on others.
 	errs := []error{b.guard.leave(), b.w.stmts.close()}
 	if stmt := b.loadStmt.Load(); stmt != nil {
 		errs = append(errs, stmt.Close())
