@@ -13,15 +13,13 @@ export GORACE
 
 # Packages whose tests start clusters: an election needs the machine, so these run one after the other.
 SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/rueidislock \
-	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./chaos
+	./backend/zklock ./proof/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./proof/chaos
 # Packages with peers in other languages and libraries, which only make test-long runs.
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
 # Packages of all modules that make test runs, first those that take long and are not SERIAL.
-TESTED = $(shell $(GO) list ./internal/tests/sqltest ./internal/tests/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
+TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
 # Packages that have tests which only make test-long runs. What simulates in one goroutine, and the soak, have lines of their own.
-LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e /soak$$)
-# Packages of backends whose requests are held back until they do harm, if there is any to do.
-LATE = ./backend/etcdlock ./backend/mysqllock ./backend/pglock ./backend/redislock ./backend/zklock ./internal/tests/served
+LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e '^./proof/sim' -e /soak$$)
 # Tests of the core with thousands of calls, which do not run fifty times.
 ONCE = ^Test(Large|Long|Storm)[A-Z]?|Outage|SilentHolds|SilentReleases|NothingSent
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
@@ -51,18 +49,17 @@ test-long: servers ## run what takes longer: fuzzing, faults, a soak, old server
 
 # The soak is beside all others: it lasts, and costs little.
 long-soak:
-	$(GO) test $(RACE) -timeout 30m -run '^TestLong[A-Z]' ./internal/tests/soak -args -soak.for 10m -soak.rate 120
+	$(GO) test $(RACE) -timeout 30m -run '^TestLong[A-Z]' ./proof/soak -args -soak.for 10m -soak.rate 120
 
 long-suites:
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 2h -run '^TestLong[A-Z]'
-	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
 
 # Both take about as long, on one processor.
 long-core: long-suites
 	$(GO) test $(RACE) -timeout 20m -count=50 -skip '$(ONCE)' . ./driver
 
 long-rest: long-suites
-	$(GO) test -vet=off -timeout 15m -run '^TestLong[A-Z]' ./bench/sim/...
+	$(GO) test -vet=off -timeout 15m -run '^TestLong[A-Z]' ./proof/sim/...
 	$(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m -parallel 1 ./server
 	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
 	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)
@@ -73,10 +70,10 @@ test-under-load: ## run make test beside four processes that burn CPU; this find
 	trap 'kill $$burners' EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) test
 
 soak: servers ## locks of a hundred thousand names on all stores at once, for an hour: nothing may grow; the table is in docs/faults.md
-	cd internal/tests && $(GO) test -vet=off -v -timeout 3h -run '^TestLongSoak$$' ./soak -args -soak.for 1h -soak.names 100000 -soak.rate 800 -save
+	$(GO) test -vet=off -v -timeout 3h -run '^TestLongSoak$$' ./proof/soak -args -soak.for 1h -soak.names 100000 -soak.rate 800 -save
 
-model: servers ## check the specifications in model, every state of the large scenarios too (minutes)
-	$(GO) test -vet=off -timeout 2h -count=1 -v -run '^TestLong' ./model -args -model.large
+model: servers ## check the specifications in proof/model, every state of the large scenarios too (minutes)
+	$(GO) test -vet=off -timeout 2h -count=1 -v -run '^TestLong' ./proof/model -args -model.large
 
 lint: ## formatting, vet, staticcheck, other systems, and go.mod
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
@@ -112,11 +109,11 @@ bench-once: ## every benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x work
 
 chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into docs/faults.md (about half an hour)
-	cd chaos && $(GO) test -run '^TestLongCells$$' -full -v -timeout 1h
-	cd chaos && $(GO) test -run '^TestReport$$' -save
+	$(GO) test -run '^TestLongCells$$' -v -timeout 1h ./proof/chaos -args -full
+	$(GO) test -run '^TestReport$$' ./proof/chaos -args -save
 
-chaos-%: servers ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./chaos lists all)
-	cd chaos && $(GO) test -run '^TestLongCells$$/^$*$$' -full -v -timeout 30m
+chaos-%: servers ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./proof/chaos lists all)
+	$(GO) test -run '^TestLongCells$$/^$*$$' -v -timeout 30m ./proof/chaos -args -full
 
 api: ## write the listing of the public API anew
 	$(GO) test ./internal/api -run TestListing -update

@@ -15,14 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/bench/sim"
+	"github.com/distlock/distlock/bench/measured"
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
 )
 
-var measureFlag = flag.String("measure", "", "measure for package sim, and write sim/measured.json: costs, contention or leases")
+var measureFlag = flag.String("measure", "", "measure for the simulator, and write measured/measured.json: costs, contention or leases")
 
-// TestMeasure measures what package sim is fed with, and the points that its predictions are compared
+// TestMeasure measures what the simulator in proof/sim is fed with, and the points that its predictions are compared
 // with. A part takes about a minute:
 //
 //	for part in costs contention leases; do go test -run TestMeasure -measure $part; done
@@ -30,12 +30,12 @@ func TestMeasure(t *testing.T) {
 	if *measureFlag == "" {
 		return
 	}
-	const file = "sim/measured.json"
-	text, err := os.ReadFile(file) // and not sim.Measured, which is as old as this program
+	const file = "measured/measured.json"
+	text, err := os.ReadFile(file) // and not measured.Latest, which is as old as this program
 	if err != nil {
 		t.Fatal(err)
 	}
-	record := sim.Parse(text)
+	record := measured.Parse(text)
 	m := &meter{newRig(t, onRedis), t.Context()}
 	switch *measureFlag {
 	case "costs":
@@ -61,7 +61,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// meter measures for package sim.
+// meter measures for the simulator.
 type meter struct {
 	*rig
 	context.Context
@@ -122,8 +122,8 @@ func (m *meter) cpu() (time.Duration, error) {
 }
 
 // costs measures each operation alone.
-func (m *meter) costs(c *sim.Costs) error {
-	for _, f := range []func(*sim.Costs) error{m.pairs, m.queued, m.renewals, m.watchdog, m.connections, m.times} {
+func (m *meter) costs(c *measured.Costs) error {
+	for _, f := range []func(*measured.Costs) error{m.pairs, m.queued, m.renewals, m.watchdog, m.connections, m.times} {
 		if err := f(c); err != nil {
 			return err
 		}
@@ -132,10 +132,10 @@ func (m *meter) costs(c *sim.Costs) error {
 }
 
 // pairs measures acquires and releases of free locks.
-func (m *meter) pairs(c *sim.Costs) error {
+func (m *meter) pairs(c *measured.Costs) error {
 	for _, x := range []struct {
 		clients, goroutines, each int
-		pair                      *sim.Pair
+		pair                      *measured.Pair
 		client                    *float64
 	}{
 		{1, 1, 4000, &c.Alone, &c.ClientPair},
@@ -155,7 +155,7 @@ func (m *meter) pairs(c *sim.Costs) error {
 		if err != nil {
 			return err
 		}
-		*x.pair = sim.Pair{Acquire: cost[0].server, Release: cost[1].server}
+		*x.pair = measured.Pair{Acquire: cost[0].server, Release: cost[1].server}
 		*x.client = cost[0].client + cost[1].client
 	}
 	return nil
@@ -209,7 +209,7 @@ func request(name string, queue bool) driver.Request {
 }
 
 // queued measures attempts and releases of one lock that many wait for.
-func (m *meter) queued(c *sim.Costs) error {
+func (m *meter) queued(c *measured.Costs) error {
 	b, err := driver.Open(m, "redis://"+m.Addr())
 	if err != nil {
 		return err
@@ -270,7 +270,7 @@ func (m *meter) queued(c *sim.Costs) error {
 }
 
 // renewals measures renewals of one hold and of 500.
-func (m *meter) renewals(c *sim.Costs) error {
+func (m *meter) renewals(c *measured.Costs) error {
 	b, err := driver.Open(m, "redis://"+m.Addr())
 	if err != nil {
 		return err
@@ -324,7 +324,7 @@ func (m *meter) renewals(c *sim.Costs) error {
 }
 
 // watchdog measures what the renewal of a hold costs its client.
-func (m *meter) watchdog(c *sim.Costs) error {
+func (m *meter) watchdog(c *measured.Costs) error {
 	const holds, seconds, life = 5000, 6, 3 * time.Second
 	cl, err := openDistlock(m.Addr(), life)
 	if err != nil {
@@ -346,7 +346,7 @@ func (m *meter) watchdog(c *sim.Costs) error {
 }
 
 // connections measures what it costs the server to have another client.
-func (m *meter) connections(c *sim.Costs) error {
+func (m *meter) connections(c *measured.Costs) error {
 	const n = 300
 	idle, err := m.cycle(step{1, func() error { time.Sleep(time.Second); return nil }})
 	if err != nil {
@@ -402,7 +402,7 @@ func (m *meter) memory() (clients, bytes int, err error) {
 }
 
 // times measures how long operations take one after the other.
-func (m *meter) times(c *sim.Costs) error {
+func (m *meter) times(c *measured.Costs) error {
 	cl, err := openDistlock(m.Addr(), ttl)
 	if err != nil {
 		return err
@@ -467,18 +467,18 @@ func (m *meter) times(c *sim.Costs) error {
 }
 
 // contention measures the points of one lock that many want.
-func (m *meter) contention(r *sim.Record) error {
+func (m *meter) contention(r *measured.Record) error {
 	for _, x := range []struct {
 		measure func(*rig, contender) (figures, error)
 		time    time.Duration
-		to      *sim.Point
+		to      *measured.Point
 	}{{measureProcesses, time.Second / 2, &r.Points.Processes}, {measureWaiters, 3 * time.Second, &r.Points.Waiters}} {
 		f, err := m.best(x.time, x.measure)
 		if err != nil {
 			return err
 		}
 		get := func(name string) float64 { v, _ := f.get(name); return v }
-		*x.to = sim.Point{Rate: get("acq/s"), P999MS: get("p99.9-ms"), LongestMS: get(longest), Commands: get("commands/acq")}
+		*x.to = measured.Point{Rate: get("acq/s"), P999MS: get("p99.9-ms"), LongestMS: get(longest), Commands: get("commands/acq")}
 	}
 	return nil
 }
@@ -560,9 +560,9 @@ func takeTurns(ctx context.Context, l mutex, hold time.Duration, w *worker) erro
 }
 
 // leases measures a client that holds many leases and does nothing else.
-func (m *meter) leases(r *sim.Record) error {
+func (m *meter) leases(r *measured.Record) error {
 	long := *m.rig
-	if err := m.renewals(&sim.Costs{}); err != nil { // loads the script
+	if err := m.renewals(&measured.Costs{}); err != nil { // loads the script
 		return err
 	}
 	long.leases, long.hold = 100_000, 65*time.Second
@@ -571,7 +571,7 @@ func (m *meter) leases(r *sim.Record) error {
 		return err
 	}
 	get := func(name string) float64 { v, _ := f.get(name); return v }
-	r.Points.Leases = sim.Point{
+	r.Points.Leases = measured.Point{
 		Commands: get("commands/s"), ServerCPU: get("server-CPU-%"), ClientCPU: get("client-CPU-%"), TakenPerS: get("taken/s"),
 	}
 	return nil

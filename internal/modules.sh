@@ -84,7 +84,7 @@ conform() {
 }
 
 # released prints the modules that users may require.
-released() { folders | grep -v -e '^bench$' -e '^chaos$' -e '^examples$' -e '^interop$' -e '^internal/'; }
+released() { folders | grep -v -e '^bench$' -e '^examples$' -e '^interop$' -e '^proof$' -e '^internal/'; }
 
 # use replaces the modules in a user's go.mod, as long as none can be downloaded.
 use() {

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -491,47 +489,6 @@ func TestDetachedPlaceOfALostConnection(t *testing.T) {
 	if waited := time.Since(since); waited < driver.TurnLife {
 		t.Errorf("the place was passed after %v, before its turn of %v was over", waited, driver.TurnLife)
 	}
-}
-
-// roaming makes each call through one of two connections, as a client of two servers does.
-type roaming struct {
-	*Backend
-	other *Backend
-	calls *atomic.Int64
-}
-
-func (r roaming) any() *Backend { return []*Backend{r.Backend, r.other}[r.calls.Add(1)%7%2] }
-
-func (r roaming) Acquire(ctx context.Context, q driver.Request) (driver.Grant, error) {
-	return r.any().Acquire(ctx, q)
-}
-
-func (r roaming) Renew(ctx context.Context, holds []driver.Hold) []error {
-	return r.any().Renew(ctx, slices.Clone(holds))
-}
-
-func (r roaming) Release(ctx context.Context, h driver.Hold) error { return r.any().Release(ctx, h) }
-
-func (r roaming) Close() error { return errors.Join(r.Backend.Close(), r.other.Close()) }
-
-func TestLongLateCallsOfDetached(t *testing.T) {
-	t.Parallel()
-	faultfuzz.Run(t, faultfuzz.Case{
-		Servers: []string{testserver.SharedEtcd(t).Addr()},
-		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
-			url := patiently("etcd://" + addrs[0] + "?detached=true")
-			one, err := Open(ctx, url)
-			if err != nil {
-				return nil, err
-			}
-			two, err := Open(ctx, url)
-			if err != nil {
-				one.Close()
-				return nil, err
-			}
-			return roaming{one, two, new(atomic.Int64)}, nil
-		},
-	})
 }
 
 // An answer relies on a lease only if its whole TTL is left.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -162,16 +161,6 @@ func lostReplies(t *testing.T, grants int32) {
 		}
 		eventually(t, "nothing is left", func() bool { return len(storedKeys(t, admin, s.name)) == 0 })
 	}
-}
-
-func TestLateCalls(t *testing.T) {
-	t.Parallel()
-	faultfuzz.Run(t, faultfuzz.Case{
-		Servers: []string{testserver.SharedEtcd(t).Addr()},
-		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
-			return Open(ctx, patiently("etcd://"+addrs[0]))
-		},
-	})
 }
 
 // An attempt without a usable lease fails with ErrUnsent when no server can keep the shared lease alive.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
-	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -65,27 +64,6 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 			take(t, b, request("x", long))
 			p.Refuse()
 			faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("y", long) })
-		})
-	}
-}
-
-func TestLateCalls(t *testing.T) {
-	for strategy, c := range map[Strategy]faultfuzz.Case{
-		Row: {Rate: 0.03}, ForUpdate: {Rate: 0.02, Connected: true}, Session: {Rate: 0.02, Connected: true},
-	} {
-		t.Run(string(strategy), func(t *testing.T) {
-			t.Parallel()
-			u, err := url.Parse(testserver.SharedMariaDB(t).Database(t) + "?create=true&strategy=" + string(strategy))
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Servers = []string{u.Host}
-			c.Open = func(ctx context.Context, addrs []string) (driver.Backend, error) {
-				proxied := *u
-				proxied.Host = addrs[0]
-				return Open(ctx, proxied.String())
-			}
-			faultfuzz.Run(t, c)
 		})
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
-	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
@@ -48,17 +47,6 @@ func TestLongConformanceOfAnEnsemble(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		TTL:  2 * time.Second,
 		Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, patiently(g.URL())) },
-	})
-}
-
-func TestLateCalls(t *testing.T) {
-	t.Parallel()
-	faultfuzz.Run(t, faultfuzz.Case{
-		Servers: []string{testserver.SharedZooKeeper(t).Addr()},
-		Rate:    0.02,
-		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
-			return Open(ctx, patiently("zk://"+addrs[0]))
-		},
 	})
 }
 

@@ -40,7 +40,7 @@ func packages(root string) ([]string, error) {
 			return err
 		}
 		if d.IsDir() {
-			if slices.Contains([]string{"internal", "cmd", "examples", "bench", "interop", "testdata", ".git"}, d.Name()) {
+			if slices.Contains([]string{"internal", "cmd", "examples", "bench", "interop", "proof", "testdata", ".git"}, d.Name()) {
 				return filepath.SkipDir
 			}
 			return nil

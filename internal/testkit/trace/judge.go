@@ -41,7 +41,7 @@ type Verdict struct {
 
 var reached = regexp.MustCompile(`<<"reached", \d+>>`)
 
-// Judge looks for instants at which the store of model/Store.tla can have done what was recorded of one lock. model is
+// Judge looks for instants at which the store of proof/model/Store.tla can have done what was recorded of one lock. model is
 // the folder of the specification.
 func Judge(t *testing.T, model string, store Store, events []Event) Verdict {
 	t.Helper()

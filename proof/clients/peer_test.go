@@ -1,0 +1,238 @@
+//go:build linux
+
+// Package clients tests the clients in other languages, on real servers: on one lock with holders in Go, with
+// servers and clients that are killed and stopped.
+package clients
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+const clients = "../../clients"
+
+// language is one whose client is tested.
+type language struct {
+	name string
+	unix bool // its client can use Unix sockets
+	long bool // it starts slowly: make test-long tests it
+	peer func(tb testing.TB, urls []string) *exec.Cmd
+	own  func(tb testing.TB) *exec.Cmd // runs the client's own tests
+
+	example func(tb testing.TB, url string) *exec.Cmd
+}
+
+var languages = []*language{
+	{
+		name: "python", unix: true,
+		peer: func(tb testing.TB, urls []string) *exec.Cmd {
+			return command(tb, "python3", append([]string{"-W", "error", "peer.py"}, urls...)...)
+		},
+		own: func(tb testing.TB) *exec.Cmd {
+			cmd := command(tb, "python3", "-W", "error", "-m", "unittest")
+			cmd.Dir = filepath.Join(clients, "python")
+			return cmd
+		},
+		example: func(tb testing.TB, url string) *exec.Cmd {
+			return command(tb, "python3", filepath.Join(clients, "python", "example.py"), url)
+		},
+	},
+	{
+		name: "node", unix: true,
+		peer: func(tb testing.TB, urls []string) *exec.Cmd {
+			return command(tb, "node", append([]string{"peer.mjs"}, urls...)...)
+		},
+		own: func(tb testing.TB) *exec.Cmd {
+			cmd := command(tb, "node", "--test")
+			cmd.Dir = filepath.Join(clients, "node")
+			return cmd
+		},
+		example: func(tb testing.TB, url string) *exec.Cmd {
+			return command(tb, "node", filepath.Join(clients, "node", "example.js"), url)
+		},
+	},
+	{
+		name: "java", long: true,
+		peer: func(tb testing.TB, urls []string) *exec.Cmd { return java(tb, append([]string{"Peer"}, urls...)...) },
+		own:  func(tb testing.TB) *exec.Cmd { return java(tb, "distlock.LocksTest") },
+
+		example: func(tb testing.TB, url string) *exec.Cmd { return java(tb, "Example", url) },
+	},
+}
+
+// eachClient runs a test with the client of each language. Languages that start slowly have tests of their own,
+// see TestLongJava.
+func eachClient(t *testing.T, test func(t *testing.T, l *language)) {
+	t.Parallel()
+	for _, l := range languages {
+		if !l.long {
+			t.Run(l.name, func(t *testing.T) {
+				t.Parallel()
+				test(t, l)
+			})
+		}
+	}
+}
+
+func command(tb testing.TB, tool string, args ...string) *exec.Cmd {
+	tb.Helper()
+	cmd := exec.Command(testserver.Tool(tb, tool), args...)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(clients, "python"), "PYTHONDONTWRITEBYTECODE=1")
+	return cmd
+}
+
+var classes struct {
+	sync.Once
+	dir string
+	err error
+}
+
+// java returns the command of a main class, with the client, its tests and the peer compiled.
+func java(tb testing.TB, args ...string) *exec.Cmd {
+	tb.Helper()
+	javac, jvm := testserver.Tool(tb, "javac"), testserver.Tool(tb, "java")
+	classes.Do(func() {
+		if classes.dir, classes.err = os.MkdirTemp("", "distlock-classes-"); classes.err != nil {
+			return
+		}
+		sources, _ := filepath.Glob(filepath.Join(clients, "java", "*", "distlock", "*.java"))
+		sources = append(sources, filepath.Join(clients, "java", "Example.java"))
+		cmd := exec.Command(javac, append([]string{"--release", "17", "-Xlint:all,-serial", "-Werror", "-d", classes.dir, "Peer.java"}, sources...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			classes.err = fmt.Errorf("javac: %w: %s", err, out)
+		}
+	})
+	if classes.err != nil {
+		tb.Fatal(classes.err)
+	}
+	quick := []string{"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes.dir}
+	return exec.Command(jvm, append(quick, args...)...)
+}
+
+// peer is a process with a client.
+type peer struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.Writer
+	lines chan string
+}
+
+// start starts a peer, which ends with the test.
+func (l *language) start(t *testing.T, urls ...string) *peer {
+	t.Helper()
+	return l.startAs(t, "", urls...)
+}
+
+// startAs starts a peer that has a token.
+func (l *language) startAs(t *testing.T, token string, urls ...string) *peer {
+	t.Helper()
+	cmd := l.peer(t, urls)
+	cmd.Stderr = os.Stderr
+	if token != "" {
+		cmd.Env = append(cmd.Environ(), "DISTLOCK_TOKEN="+token)
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Spawn(cmd); err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{t, cmd, in, make(chan string, 100)}
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+// say sends the peer a line: lock NAME TTL WAIT MODE LIMIT (in ms, a negative wait is for ever), release, or count
+// NAME FILE ROUNDS.
+func (p *peer) say(words ...any) { fmt.Fprintln(p.in, words...) }
+
+// patience bounds what isn't meant to take long.
+const patience = 2 * time.Minute
+
+// hears returns the rest of the peer's next line, which begins with a word.
+func (p *peer) hears(word string) string {
+	p.t.Helper()
+	select {
+	case line, ok := <-p.lines:
+		rest, found := strings.CutPrefix(line+" ", word+" ")
+		if !ok || !found {
+			p.t.Fatalf("the peer says %q, want %s", line, word)
+		}
+		return strings.TrimSpace(rest)
+	case <-time.After(patience):
+		p.t.Fatalf("the peer does not say %s", word)
+	}
+	return ""
+}
+
+// hearsNumber is hears for a line with a number.
+func (p *peer) hearsNumber(word string) uint64 {
+	p.t.Helper()
+	text := p.hears(word)
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		p.t.Fatalf("the peer says %s %q", word, text)
+	}
+	return n
+}
+
+// fails hears an error, which does not contain a secret.
+func (p *peer) fails(kind string) {
+	p.t.Helper()
+	if text := p.hears("error " + kind); strings.Contains(text, token) {
+		p.t.Errorf("an error shows the token: %s", text)
+	}
+}
+
+// lock takes a free lock, and returns its fence.
+func (p *peer) lock(name string, ttl time.Duration) uint64 {
+	p.t.Helper()
+	p.say("lock", name, ttl.Milliseconds(), -1, "exclusive", 0)
+	return p.hearsNumber("held")
+}
+
+func (p *peer) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *peer) kill() {
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+}
+
+// monotonic is the clock that Python, Node and Java use too.
+func monotonic(t *testing.T) uint64 {
+	t.Helper()
+	var now syscall.Timespec
+	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, 1, uintptr(unsafe.Pointer(&now)), 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	return uint64(now.Nano())
+}
