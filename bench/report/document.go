@@ -1,7 +1,6 @@
 package report
 
 import (
-	_ "embed"
 	"fmt"
 	"math"
 	"path"
@@ -17,11 +16,6 @@ const (
 	documentFile = "docs/performance.md"
 	chartFolder  = "docs/performance"
 )
-
-// elsewhere has figures that other commands make.
-//
-//go:embed elsewhere.md
-var elsewhere string
 
 // Files returns the document and its charts, by path from the project's root.
 func (r *Results) Files() (map[string][]byte, error) {
@@ -49,7 +43,6 @@ func (r *Results) Files() (map[string][]byte, error) {
 			r.table(&doc, r.family(f))
 		}
 	}
-	doc.WriteString(elsewhere)
 	files[documentFile] = []byte(doc.String())
 	return files, nil
 }
