@@ -98,7 +98,7 @@ func (c *exchange) subscribe(r *driver.Request, revocable bool) error {
 	subs, h, key := &c.s.subscribers, r.Hold, clientKey{c.who.Name, client}
 	r.OnLost = func() {
 		subs.post(key, httpwire.EventLost, h)
-		c.s.seen.lost(h)
+		c.s.seen.Lost(h)
 	}
 	if revocable {
 		if !c.s.caps.Revocable.Has(r.Mode) {

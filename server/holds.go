@@ -82,20 +82,20 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 	}
 	began, g, err := c.attempt(r, maxWait > 0)
 	if errors.Is(err, driver.ErrHeld) && (maxWait > 0 || r.Queue) {
-		c.s.seen.refused(r.Hold, arrived)
+		c.s.seen.Refused(r.Hold, arrived)
 	}
 	if maxWait > 0 && errors.Is(err, driver.ErrHeld) {
 		began, g, err = c.waitFor(r, arrived.Add(maxWait), yield, err)
 	}
 	c.count(r.Hold, g, err, known, held)
 	if err != nil && c.spent {
-		c.s.seen.released(r.Hold)
+		c.s.seen.Released(r.Hold)
 		err = driver.Spent(err) // however the wait has ended
 	}
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
-	c.s.seen.granted(r, g, arrived, began)
+	c.s.seen.Granted(r, g, arrived, began)
 	return httpwire.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Down(g.TTL), Waited: httpwire.Down(began.Sub(arrived))}, nil
 }
 
@@ -176,7 +176,7 @@ func (c *exchange) waitFor(r driver.Request, until time.Time, yield <-chan struc
 		}
 		if err := c.mayStill(r.Name); err != nil {
 			_ = c.backendRelease(context.WithoutCancel(ctx), r.Hold) // its place in the queue
-			c.s.seen.released(r.Hold)
+			c.s.seen.Released(r.Hold)
 			c.queued = false
 			return time.Time{}, driver.Grant{}, err
 		}
@@ -338,13 +338,13 @@ func (c *exchange) renewAll(holds []driver.Hold) []error {
 		switch httpwire.KindOf(err) {
 		case httpwire.OK:
 			c.s.quota.prolong(c.who.Name, holds[i], false)
-			c.s.seen.renewed(holds[i], began)
+			c.s.seen.Renewed(holds[i], began)
 		case httpwire.Lost:
 			c.s.quota.remove(holds[i], true)
-			c.s.seen.lost(holds[i])
+			c.s.seen.Lost(holds[i])
 		case httpwire.Unknown:
 			c.s.quota.prolong(c.who.Name, holds[i], false)
-			c.s.seen.unknownRenewal(holds[i], err)
+			c.s.seen.UnknownRenewal(holds[i], err)
 		}
 	}
 	return errs
@@ -386,7 +386,7 @@ func (c *exchange) releaseHold(h driver.Hold) error {
 	defer end()
 	err = c.backendRelease(c.r.Context(), h)
 	if err == nil || errors.Is(err, driver.ErrLost) {
-		c.s.seen.released(h)
+		c.s.seen.Released(h)
 		c.s.released.add(h.Owner)
 	}
 	if err != nil {

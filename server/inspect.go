@@ -60,7 +60,7 @@ func (c *exchange) inspect() error {
 	if err := c.may(See, name); err != nil {
 		return err
 	}
-	info, err := c.s.inspection.info(c.r.Context(), name)
+	info, err := c.s.inspection.Inspect(c.r.Context(), name)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (c *exchange) forHolder(ctx context.Context, right Right, h driver.Hold, fe
 	if right == Break {
 		err := c.backendRelease(ctx, h)
 		if err == nil {
-			c.s.seen.broken(h, fence, c.who.Name)
+			c.s.seen.Broken(h, fence, c.who.Name)
 		}
 		return err
 	}
@@ -132,7 +132,7 @@ func (c *exchange) onHolder(right Right) error {
 
 // holder finds the holder that m names.
 func (c *exchange) holder(name string, m httpwire.Ask) (driver.Hold, error) {
-	info, err := c.s.inspection.info(c.r.Context(), name)
+	info, err := c.s.inspection.Inspect(c.r.Context(), name)
 	if err != nil {
 		return driver.Hold{}, err
 	}

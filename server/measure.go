@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/server/internal/seen"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -20,14 +20,14 @@ type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
 	calls    *prometheus.HistogramVec
-	seen     *seen
+	seen     *seen.Log
 }
 
-func newMetrics(q *quota, seen *seen) *metrics {
+func newMetrics(q *quota, log *seen.Log) *metrics {
 	// From a local Redis to a long poll.
 	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	m := &metrics{
-		registry: prometheus.NewRegistry(), seen: seen,
+		registry: prometheus.NewRegistry(), seen: log,
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "distlock_server_request_duration_seconds", Help: "Time from a request to the end of its answer.", Buckets: buckets,
 		}, []string{"call", "outcome"}),
@@ -42,8 +42,8 @@ func newMetrics(q *quota, seen *seen) *metrics {
 	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "distlock_wait_duration_seconds", Help: "Time from an owner's first attempt to its grant.", Buckets: buckets,
 	}, []string{"mode", "outcome"})
-	seen.onGrant = func(h *holdRecord) { waits.WithLabelValues(h.Mode.String(), "granted").Observe(h.Waited.Seconds()) }
-	seen.onEnd = func(h *holdRecord) {
+	log.OnGrant = func(h *seen.Record) { waits.WithLabelValues(h.Mode.String(), "granted").Observe(h.Waited.Seconds()) }
+	log.OnEnd = func(h *seen.Record) {
 		holds.WithLabelValues(h.Mode.String(), strings.TrimPrefix(h.End, "end.")).Observe(h.Lasted().Seconds())
 	}
 	gauge := func(name, help string, value func() int) prometheus.Collector {
@@ -63,40 +63,7 @@ func (m *metrics) request(call string, outcome httpwire.Kind, took time.Duration
 func (m *metrics) backend(call string, err error, took time.Duration) {
 	outcome := httpwire.KindOf(err)
 	m.calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
-	m.seen.called(call, outcome == httpwire.Unknown, took)
-}
-
-// called notes a call of the backend.
-func (s *seen) called(call string, unknown bool, took time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.calls[call]
-	if c == nil {
-		c = &callSeen{}
-		s.calls[call] = c
-	}
-	c.Count++
-	if unknown {
-		c.Unknown++
-	}
-	c.times.add(took)
-	c.series.add(time.Now(), 1, took)
-}
-
-// speeds returns the latency of all calls.
-func (s *seen) speeds() []speed {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []speed
-	for call, c := range s.calls {
-		sp := speed{Call: call, Count: c.Count, Unknown: c.Unknown, P50: c.times.quantile(.5), P99: c.times.quantile(.99), Max: c.times.quantile(1)}
-		for _, st := range c.series.last(time.Now()) {
-			sp.Mean = append(sp.Mean, float64(st.d.Microseconds())/1000/float64(max(st.n, 1)))
-		}
-		all = append(all, sp)
-	}
-	slices.SortFunc(all, func(a, b speed) int { return cmp.Compare(a.Call, b.Call) })
-	return all
+	m.seen.Called(call, outcome == httpwire.Unknown, took)
 }
 
 // callTimeout is how long one call of the backend may take. The outcome is unknown after that.
@@ -114,8 +81,8 @@ const listsAtOnce = 4
 
 var errNoInspection = fmt.Errorf("%w: the backend doesn't know its holders", driver.ErrUnsupported)
 
-// list calls f with each name that begins with prefix, until f returns false.
-func (n inspection) list(ctx context.Context, prefix string, f func(name string) bool) error {
+// List calls f with each name that begins with prefix, until f returns false.
+func (n inspection) List(ctx context.Context, prefix string, f func(name string) bool) error {
 	return n.call(ctx, "list", func(ctx context.Context) error { return n.inspector.List(ctx, prefix, f) })
 }
 
@@ -134,7 +101,7 @@ func (n inspection) names(ctx context.Context, who *Identity, prefix, after stri
 		slices.Sort(names)
 		names = names[:min(len(names), limit+1)]
 	}
-	err := n.list(ctx, prefix, func(name string) bool {
+	err := n.List(ctx, prefix, func(name string) bool {
 		if name > after && who.May(See, name) {
 			if names = append(names, name); len(names) >= 4*(limit+1) {
 				first()
@@ -146,8 +113,8 @@ func (n inspection) names(ctx context.Context, who *Identity, prefix, after stri
 	return names, err
 }
 
-// info describes a lock.
-func (n inspection) info(ctx context.Context, name string) (info driver.Info, err error) {
+// Inspect describes a lock.
+func (n inspection) Inspect(ctx context.Context, name string) (info driver.Info, err error) {
 	err = n.call(ctx, "inspect", func(ctx context.Context) error {
 		info, err = n.inspector.Inspect(ctx, name)
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/server/internal/seen"
 )
 
 // readBefore bounds until when the server waits for data of the client; zero: it does not.
@@ -47,7 +48,7 @@ func (c *exchange) decode(v any, limit int64) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err = d.Decode(v); err != nil {
-		return invalid("the body is not as described in /v1/openapi.json: %s", short(jsonError(err)))
+		return invalid("the body is not as described in /v1/openapi.json: %s", seen.Short(jsonError(err)))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return invalid("the body has text after the JSON object")

@@ -15,6 +15,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/server/internal/page"
+	"github.com/distlock/distlock/server/internal/seen"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -28,11 +30,12 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
 	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection(), bodyTime: bodyTime}
 	s.drained, s.drain = context.WithCancel(context.Background())
-	s.seen = newSeen()
+	s.seen = seen.New()
 	s.metrics = newMetrics(&s.quota, s.seen)
 	inspector, _ := b.(driver.Inspector)
-	s.inspection, s.page = inspection{inspector, s.metrics, make(chan struct{}, listsAtOnce)}, newPage()
-	s.poller = poller{inspection: s.inspection, seen: s.seen, page: s.page}
+	s.inspection = inspection{inspector, s.metrics, make(chan struct{}, listsAtOnce)}
+	_, asks := b.(driver.Revoker)
+	s.page = page.New(page.Options{Inspector: s.inspection, Seen: s.seen, Caps: caps, CanAsk: asks, Version: o.Version})
 	s.routes()
 	return s, nil
 }
@@ -149,7 +152,7 @@ func (c *exchange) hello() error {
 
 // showMetrics answers in Prometheus's text format.
 func (c *exchange) showMetrics() error {
-	c.s.seen.expire(time.Now())
+	c.s.seen.Expire(time.Now())
 	promhttp.HandlerFor(c.s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/server/internal/page"
 )
 
 // ways are how a client shows who it is.
@@ -144,7 +145,7 @@ func TestSecretsAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		bare(t.Context(), s, "POST", "/v1/renew", `{"holds":[`+hold("a/lost", ownerA)+`]}`, as...)
-		s.seen.unknownRenewal(driver.Hold{Name: "a/x", Owner: ownerA}, errText("no answer for "+ownerA))
+		s.seen.UnknownRenewal(driver.Hold{Name: "a/x", Owner: ownerA}, errText("no answer for "+ownerA))
 		go bare(t.Context(), s, "POST", "/v1/acquire", waiting("a/x", ownerB, 50_000), as...)
 		synctest.Wait()
 
@@ -175,7 +176,7 @@ func TestSecretsAreKept(t *testing.T) {
 			if cache := h.Get("Cache-Control"); cache != "no-store" && route != "GET /page/{asset}" || h.Get("X-Content-Type-Options") != "nosniff" {
 				t.Errorf("%s: headers %v", route, h)
 			}
-			if strings.HasPrefix(h.Get("Content-Type"), "text/html") && h.Get("Content-Security-Policy") != policy && !strings.HasPrefix(text, "<a href") {
+			if strings.HasPrefix(h.Get("Content-Type"), "text/html") && h.Get("Content-Security-Policy") != page.Policy && !strings.HasPrefix(text, "<a href") {
 				t.Errorf("%s has no policy: %v %s", route, h, text)
 			}
 		}
@@ -226,7 +227,7 @@ func TestInjection(t *testing.T) {
 				t.Errorf("%s does not have the name: %s", path, w.Body)
 			}
 		}
-		form := url.Values{"fence": {"1"}, "confirm": {shown(name)}}
+		form := url.Values{"fence": {"1"}, "confirm": {page.Shown(name)}}
 		w := bare(t.Context(), s, "POST", "/lock/break?name="+url.QueryEscape(name), strings.Replace(form.Encode(), "=1", "="+fenceText(g), 1))
 		if to := w.Header().Get("Location"); w.Code != 303 || strings.ContainsAny(to, "\r\n <") {
 			t.Errorf("%d to %q", w.Code, to)
@@ -308,7 +309,7 @@ func TestBatchOfSeveralPrefixes(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		for name, holders := range map[string]int{"a/x": 1, "b/x": 0} {
-			if info, err := s.inspection.info(t.Context(), name); err != nil || len(info.Holders) != holders {
+			if info, err := s.inspection.Inspect(t.Context(), name); err != nil || len(info.Holders) != holders {
 				t.Errorf("%s: %+v, %v", name, info, err)
 			}
 		}

@@ -37,6 +37,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/server/internal/page"
+	"github.com/distlock/distlock/server/internal/seen"
 )
 
 // Options configure a Server. The zero value allows everything to every client: it is for a listener that only
@@ -86,9 +88,8 @@ type Server struct {
 	quota       quota
 	metrics     *metrics
 	inspection  inspection
-	seen        *seen
-	poller      poller
-	page        *page
+	seen        *seen.Log
+	page        *page.Page
 }
 
 // errDraining sends the client to the next server.

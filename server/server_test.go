@@ -225,7 +225,7 @@ func (r *rig) background(method, path, body string, header ...string) (answer fu
 func (r *rig) await(name string, waiters int) {
 	r.Helper()
 	for {
-		info, err := r.s.inspection.info(r.Context(), name)
+		info, err := r.s.inspection.Inspect(r.Context(), name)
 		if err != nil {
 			r.Fatal(err)
 		}

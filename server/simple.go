@@ -69,7 +69,7 @@ func (c *exchange) simpleAcquire() error {
 // queue. No answer has named the owner, so no client believes that it holds.
 func (c *exchange) forget(h driver.Hold) {
 	_ = c.backendRelease(context.WithoutCancel(c.r.Context()), h)
-	c.s.seen.released(h)
+	c.s.seen.Released(h)
 }
 
 // simpleRequest reads the path and the query of an acquire.

@@ -128,7 +128,7 @@ func TestSlowClients(t *testing.T) {
 					if n, holds, streams := w.open.Load(), w.s.quota.allHolds(), w.s.quota.allStreams(); n != 0 || holds != 0 || streams != 0 {
 						t.Errorf("%d of %d connections are open, %d holds and %d streams are counted", n, 2*len(calls), holds, streams)
 					}
-					info, err := w.s.inspection.info(t.Context(), "x")
+					info, err := w.s.inspection.Inspect(t.Context(), "x")
 					if err != nil || len(info.Holders)+len(info.Waiters) > 0 {
 						t.Errorf("%+v, %v", info, err)
 					}

@@ -23,7 +23,7 @@ func TestWaitWithAShortTTLKeepsItsPlace(t *testing.T) {
 			t.Fatal(w.Code, w.Body)
 		}
 		holder := driver.Hold{Name: "x", Mode: driver.Exclusive}
-		info, err := s.inspection.info(t.Context(), "x")
+		info, err := s.inspection.Inspect(t.Context(), "x")
 		if err != nil || len(info.Holders) != 1 {
 			t.Fatal(info, err)
 		}
@@ -150,9 +150,8 @@ func TestWaitWithFreshOwners(t *testing.T) {
 }
 
 func countedWaiters(s *Server, name string) int {
-	s.seen.mu.Lock()
-	defer s.seen.mu.Unlock()
-	return len(s.seen.old(name).waiting)
+	_, use := s.seen.History(name)
+	return use.Waiting
 }
 
 // However a wait ends, its answer says that the Owner was released.

@@ -302,7 +302,7 @@ func TestChinesePagesAreTypeset(t *testing.T) {
 // serverTexts are the files with the Chinese texts of the server's page.
 func serverTexts(t *testing.T) map[string]string {
 	texts := map[string]string{}
-	for _, name := range []string{"server/texts.go"} {
+	for _, name := range []string{"server/internal/page/texts.go"} {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)

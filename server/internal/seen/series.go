@@ -1,4 +1,4 @@
-package server
+package seen
 
 import (
 	"slices"
@@ -98,19 +98,4 @@ func (s *sample) sum() (sum time.Duration) {
 		sum += d
 	}
 	return sum
-}
-
-// callSeen records one kind of call of the backend.
-type callSeen struct {
-	Count, Unknown int
-	times          sample
-	series         series
-}
-
-// speed describes the latency of one kind of call.
-type speed struct {
-	Call           string
-	Count, Unknown int
-	P50, P99, Max  time.Duration
-	Mean           []float64 // milliseconds, in each step
 }

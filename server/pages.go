@@ -6,29 +6,83 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"path"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/server/internal/page"
 )
 
-// policy lets a page use the server's own files, and nothing else. No script or style is part of a page.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
-	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// page returns where a page is written to, and for whom.
+func (c *exchange) page() page.Answer {
+	who := c.who
+	may := func(r Right) func(string) bool {
+		return func(name string) bool { return who.May(r, name) }
+	}
+	return page.Answer{ResponseWriter: c.w, Request: c.r, Viewer: page.Viewer{
+		Name: who.Name, Known: who != noIdentity, CanLogout: c.s.o.Access != nil, See: may(See), Ask: may(Ask), Break: may(Break),
+	}}
+}
 
-// html answers with a page.
-func (c *exchange) html(status int, name string, data any) error {
-	text := c.s.page.render(c.language(), name, data)
-	h := c.w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", policy)
-	h.Set("Vary", "Accept-Language")
-	c.w.WriteHeader(status)
-	_, err := c.w.Write(text)
-	return err
+// maySee returns an error if the caller may not see what a page shows.
+func (c *exchange) maySee(q page.Query) error {
+	if q.Page == "lock" {
+		if err := c.lockName(q.Name); err != nil {
+			return err
+		}
+		return c.may(See, q.Name)
+	}
+	if !c.who.sees(q.Prefix) {
+		return c.may(See, q.Prefix)
+	}
+	return nil
+}
+
+// show answers with a page.
+func (c *exchange) show(name string) error {
+	q := page.ParseQuery(name, c.r.URL.Query())
+	if err := c.maySee(q); err != nil {
+		return err
+	}
+	return c.s.page.Show(c.page(), q)
+}
+
+// changes sends a page what has changed, as long as it is open.
+func (c *exchange) changes() error {
+	if err := c.noBody(); err != nil {
+		return err
+	}
+	values, err := c.query("page", "prefix", "sort", "name")
+	if err != nil {
+		return err
+	}
+	q := page.ParseQuery(cmp.Or(values.Get("page"), "locks"), values)
+	if !slices.Contains(page.Live, q.Page) {
+		return invalid("page is %.20q: want one of: %s", q.Page, strings.Join(page.Live, ", "))
+	}
+	if err := c.maySee(q); err != nil {
+		return err
+	}
+	ctx, end, err := c.stream()
+	if err != nil {
+		return err
+	}
+	defer end()
+	w := c.s.page.Watch(q)
+	defer w.Close()
+	e := c.events()
+	return e.forward(ctx, httpwire.EventHello, w.Fresh, func() error {
+		if err := c.maySee(q); err != nil {
+			return err
+		}
+		change := w.Changes(ctx, c.page().Viewer, page.Language(c.r))
+		if change == nil {
+			return nil
+		}
+		return e.send("change", change)
+	})
 }
 
 // failPage answers a person with the error. An unknown person may log in.
@@ -41,14 +95,11 @@ func (c *exchange) failPage(err error) httpwire.Kind {
 	case c.w.status != 0:
 	case p.Status == http.StatusUnauthorized && c.r.Method == "GET" && c.r.Header.Get("Sec-Fetch-Site") == "cross-site":
 		// The cookie is not sent along with a link in another site, but it is with a page's own.
-		_ = c.html(http.StatusOK, "again", next)
+		_ = c.s.page.Again(c.page(), next)
 	case p.Status == http.StatusUnauthorized:
 		c.redirect("/login?next=" + url.QueryEscape(next))
 	default:
-		_ = c.html(p.Status, "error", struct {
-			frame
-			httpwire.Problem
-		}{c.frame("error"), p})
+		_ = c.s.page.Fail(c.page(), p)
 	}
 	return p.Kind
 }
@@ -59,17 +110,10 @@ func (c *exchange) redirect(to string) {
 
 // asset answers with a file that pages need.
 func (c *exchange) asset() error {
-	name := c.r.PathValue("asset")
-	text, ok := c.s.page.assets[name]
-	if !ok {
+	found, err := c.s.page.Asset(c.w, c.r, c.r.PathValue("asset"))
+	if !found {
 		return problem(http.StatusNotFound, httpwire.Invalid, "there is no such file")
 	}
-	c.w.Header().Set("Content-Type", assetTypes[path.Ext(name)])
-	c.w.Header().Set("Cache-Control", "no-cache")
-	if c.r.URL.RawQuery == "v="+c.s.page.version {
-		c.w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-	}
-	_, err := c.w.Write(text)
 	return err
 }
 
@@ -79,15 +123,7 @@ func (c *exchange) showLogin() error {
 		c.redirect("/")
 		return nil
 	}
-	return c.loginForm(http.StatusOK, false, c.r.URL.Query().Get("next"))
-}
-
-func (c *exchange) loginForm(status int, wrong bool, next string) error {
-	return c.html(status, "login", struct {
-		frame
-		Wrong bool
-		Next  string
-	}{c.frame("login"), wrong, next})
+	return c.s.page.Login(c.page(), http.StatusOK, false, c.r.URL.Query().Get("next"))
 }
 
 // form reads the body of the request, a form.
@@ -118,7 +154,7 @@ func (c *exchange) login() error {
 	known.Header, known.TLS = http.Header{"Authorization": {"Bearer " + token}}, nil // a certificate makes no token known
 	who, err := c.s.o.Access.identify(known)
 	if token == "" || err != nil {
-		return c.loginForm(http.StatusUnauthorized, true, form.Get("next"))
+		return c.s.page.Login(c.page(), http.StatusUnauthorized, true, form.Get("next"))
 	}
 	c.who = who
 	c.setCookie(token, 0)
@@ -166,7 +202,7 @@ func (c *exchange) act(right Right) error {
 	if err != nil || fence == 0 {
 		return invalid("want the fence of the hold")
 	}
-	if right == Break && form.Get("confirm") != shown(name) {
+	if right == Break && form.Get("confirm") != page.Shown(name) {
 		return invalid("the name that was typed is not the lock's: nothing was done")
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
@@ -184,47 +220,4 @@ func (c *exchange) act(right Right) error {
 	}
 	c.redirect("/lock?" + url.Values{"name": {name}, "done": {done}}.Encode())
 	return nil
-}
-
-// language returns the language that the viewer wants most, as an index of languages.
-func (c *exchange) language() int {
-	best, quality := 0, 0.0
-	for _, part := range strings.Split(c.r.Header.Get("Accept-Language"), ",") {
-		tag, options, _ := strings.Cut(strings.TrimSpace(part), ";")
-		q := 1.0
-		if text, ok := strings.CutPrefix(strings.TrimSpace(options), "q="); ok {
-			q, _ = strconv.ParseFloat(text, 64)
-		}
-		primary, _, _ := strings.Cut(strings.ToLower(tag), "-")
-		for i, lang := range languages {
-			if own, _, _ := strings.Cut(lang, "-"); own == primary && q > quality {
-				best, quality = i, q
-			}
-		}
-	}
-	return best
-}
-
-// frame is the part that all pages share.
-type frame struct {
-	Page      string
-	Lang      string
-	Backend   string
-	Who       string
-	Version   string
-	Began     time.Time
-	Now       time.Time
-	Events    string // where changes come from; "": there are none
-	Known     bool   // the server has identified the viewer; other viewers see nothing of it
-	CanLogout bool
-}
-
-func (c *exchange) frame(page string) frame {
-	if c.who == noIdentity {
-		return frame{Page: page, Lang: languages[c.language()], Now: time.Now()}
-	}
-	return frame{
-		Page: page, Lang: languages[c.language()], Backend: shown(c.s.caps.Name), Who: c.who.Name, Version: cmp.Or(c.s.o.Version, "devel"),
-		Began: c.s.seen.began, Now: time.Now(), Known: true, CanLogout: c.s.o.Access != nil,
-	}
 }

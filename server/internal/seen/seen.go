@@ -1,4 +1,6 @@
-package server
+// Package seen records the calls to a server since its start, for its page and its metrics. No lock depends on it: other
+// servers before the same backend see other calls.
+package seen
 
 import (
 	"cmp"
@@ -22,40 +24,41 @@ const (
 	mostIncidents = 200
 )
 
-// seen records the calls to this server since its start, for its page. No lock depends on it: other servers before
-// the same backend see other calls. It is safe for concurrent use, and its size is bounded.
-type seen struct {
-	began time.Time
+// Log is what a server has seen. It is safe for concurrent use, and its size is bounded.
+type Log struct {
+	Calls
 
-	// onGrant and onEnd are called for each grant and its end, while mu is locked.
-	onGrant, onEnd func(*holdRecord)
+	// Began is when the server started.
+	Began time.Time
+
+	// OnGrant and OnEnd are called for each grant and its end, while mu is locked.
+	OnGrant, OnEnd func(*Record)
 
 	mu        sync.Mutex
 	names     map[string]*list.Element // of *nameSeen
 	recent    list.List                // the name used last is the first
-	incidents []incident               // the newest is the last
+	incidents []Incident               // the newest is the last
 	count     int                      // of all incidents
-	calls     map[string]*callSeen     // of the backend
 }
 
 // nameSeen records the calls for one name.
 type nameSeen struct {
 	name    string
-	onEnd   func(*holdRecord)
+	onEnd   func(*Record)
 	limit   int
 	grants  series    // and for how long the lock was held
 	held    time.Time // since when it has been; it isn't while holds is empty
 	waits   sample
-	waiting map[string]waitSpan    // of each Owner that waits
-	holds   map[string]*holdRecord // by Owner
-	records []*holdRecord          // the newest is the last
+	waiting map[string]waitSpan // of each Owner that waits
+	holds   map[string]*Record  // by Owner
+	records []*Record           // the newest is the last
 }
 
 // waitSpan is when an Owner that waits made its first attempt, and its last.
 type waitSpan struct{ first, last time.Time }
 
-// holdRecord is one grant, from its beginning to its end.
-type holdRecord struct {
+// Record is one grant, from its beginning to its end.
+type Record struct {
 	Fence, Last uint64 // the fences that it had
 	Mode        driver.Mode
 	Who         string
@@ -68,8 +71,8 @@ type holdRecord struct {
 	foreign     bool      // granted by another server
 }
 
-// incident is a loss, or a call after which it is not known whether a hold lives.
-type incident struct {
+// Incident is a loss, or a call after which it is not known whether a hold lives.
+type Incident struct {
 	Number int
 	At     time.Time
 	Kind   string // lost, unknown or broken
@@ -82,23 +85,24 @@ type incident struct {
 }
 
 // ID identifies the incident's row in a page.
-func (i incident) ID() string { return fmt.Sprintf("i%d", i.Number) }
+func (i Incident) ID() string { return fmt.Sprintf("i%d", i.Number) }
 
 // Lasted returns how long a record took that has ended.
-func (sp holdRecord) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
+func (sp Record) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
 
-func newSeen() *seen {
-	ignore := func(*holdRecord) {}
-	return &seen{began: time.Now(), onGrant: ignore, onEnd: ignore, names: map[string]*list.Element{}, calls: map[string]*callSeen{}}
+// New returns an empty Log.
+func New() *Log {
+	ignore := func(*Record) {}
+	return &Log{Began: time.Now(), OnGrant: ignore, OnEnd: ignore, names: map[string]*list.Element{}}
 }
 
 // name returns what is known of a name, which is new if it was forgotten. The caller has locked mu.
-func (s *seen) name(name string) *nameSeen {
+func (s *Log) name(name string) *nameSeen {
 	if e := s.names[name]; e != nil {
 		s.recent.MoveToFront(e)
 		return e.Value.(*nameSeen)
 	}
-	n := &nameSeen{name: name, onEnd: s.onEnd, limit: 1, waiting: map[string]waitSpan{}, holds: map[string]*holdRecord{}}
+	n := &nameSeen{name: name, onEnd: s.OnEnd, limit: 1, waiting: map[string]waitSpan{}, holds: map[string]*Record{}}
 	s.names[name] = s.recent.PushFront(n)
 	if s.recent.Len() > mostNames {
 		delete(s.names, s.recent.Remove(s.recent.Back()).(*nameSeen).name)
@@ -107,15 +111,15 @@ func (s *seen) name(name string) *nameSeen {
 }
 
 // old returns what is known of a name, or nil. The caller has locked mu.
-func (s *seen) old(name string) *nameSeen {
+func (s *Log) old(name string) *nameSeen {
 	if e := s.names[name]; e != nil {
 		return e.Value.(*nameSeen)
 	}
 	return nil
 }
 
-// refused notes an attempt of an Owner that waits.
-func (s *seen) refused(h driver.Hold, at time.Time) {
+// Refused notes an attempt of an Owner that waits.
+func (s *Log) Refused(h driver.Hold, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.name(h.Name)
@@ -138,8 +142,8 @@ func makeRoom[V any](m map[string]V) {
 	}
 }
 
-// granted notes a grant. The request that led to it arrived at an instant, and the backend was called at another.
-func (s *seen) granted(r driver.Request, g driver.Grant, arrived, called time.Time) {
+// Granted notes a grant. The request that led to it arrived at an instant, and the backend was called at another.
+func (s *Log) Granted(r driver.Request, g driver.Grant, arrived, called time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.name(r.Name)
@@ -155,11 +159,11 @@ func (s *seen) granted(r driver.Request, g driver.Grant, arrived, called time.Ti
 		delete(n.waiting, r.Owner)
 	}
 	n.limit = max(r.Limit, 1)
-	sp := &holdRecord{
-		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
+	sp := &Record{
+		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: Describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
 		ttl: g.TTL, until: called.Add(g.TTL),
 	}
-	s.onGrant(sp)
+	s.OnGrant(sp)
 	n.grants.add(called, 1, 0)
 	n.waits.add(sp.Waited)
 	makeRoom(n.holds)
@@ -171,8 +175,8 @@ func (s *seen) granted(r driver.Request, g driver.Grant, arrived, called time.Ti
 }
 
 // keep adds a record to the history of a name.
-func (n *nameSeen) keep(sp *holdRecord) {
-	if i := slices.IndexFunc(n.records, func(o *holdRecord) bool { return o.Fence == sp.Fence && sp.Fence != 0 }); i >= 0 {
+func (n *nameSeen) keep(sp *Record) {
+	if i := slices.IndexFunc(n.records, func(o *Record) bool { return o.Fence == sp.Fence && sp.Fence != 0 }); i >= 0 {
 		n.records[i] = sp // it was seen at the backend first
 		return
 	}
@@ -183,7 +187,7 @@ func (n *nameSeen) keep(sp *holdRecord) {
 }
 
 // end notes that a hold has ended.
-func (n *nameSeen) end(owner string, sp *holdRecord, at time.Time, how string) {
+func (n *nameSeen) end(owner string, sp *Record, at time.Time, how string) {
 	sp.Ended, sp.End = at, how
 	delete(n.holds, owner)
 	n.onEnd(sp)
@@ -195,8 +199,8 @@ func (n *nameSeen) end(owner string, sp *holdRecord, at time.Time, how string) {
 	}
 }
 
-// renewed notes that a hold lives on.
-func (s *seen) renewed(h driver.Hold, at time.Time) {
+// Renewed notes that a hold lives on.
+func (s *Log) Renewed(h driver.Hold, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.old(h.Name); n != nil && n.holds[h.Owner] != nil {
@@ -205,41 +209,41 @@ func (s *seen) renewed(h driver.Hold, at time.Time) {
 	}
 }
 
-// released notes the release of a hold, or that an Owner waits no longer.
-func (s *seen) released(h driver.Hold) { s.over(h, "end.released") }
+// Released notes the release of a hold, or that an Owner waits no longer.
+func (s *Log) Released(h driver.Hold) { s.over(h, "end.released") }
 
 // over notes the end of a hold, and returns what is known of it.
-func (s *seen) over(h driver.Hold, how string) holdRecord {
+func (s *Log) over(h driver.Hold, how string) Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.old(h.Name)
 	if n == nil {
-		return holdRecord{}
+		return Record{}
 	}
 	delete(n.waiting, h.Owner)
 	sp := n.holds[h.Owner]
 	if sp == nil {
-		return holdRecord{}
+		return Record{}
 	}
 	n.end(h.Owner, sp, time.Now(), how)
 	return *sp
 }
 
-// lost notes that a hold was lost.
-func (s *seen) lost(h driver.Hold) {
+// Lost notes that a hold was lost.
+func (s *Log) Lost(h driver.Hold) {
 	sp := s.over(h, "end.lost")
-	s.report(incident{Kind: "lost", Name: h.Name, Fence: sp.Fence, Who: sp.Who, owner: h.Owner})
+	s.report(Incident{Kind: "lost", Name: h.Name, Fence: sp.Fence, Who: sp.Who, owner: h.Owner})
 }
 
-// broken notes that a lock was unlocked by force, and by which identity.
-func (s *seen) broken(h driver.Hold, fence uint64, by string) {
+// Broken notes that a lock was unlocked by force, and by which identity.
+func (s *Log) Broken(h driver.Hold, fence uint64, by string) {
 	sp := s.over(h, "end.broken")
-	s.report(incident{Kind: "broken", Name: h.Name, Fence: cmp.Or(sp.Fence, fence), Who: sp.Who, By: by, owner: h.Owner})
+	s.report(Incident{Kind: "broken", Name: h.Name, Fence: cmp.Or(sp.Fence, fence), Who: sp.Who, By: by, owner: h.Owner})
 }
 
-// unknownRenewal notes a call for a hold whose outcome is not known.
-func (s *seen) unknownRenewal(h driver.Hold, err error) {
-	i := incident{Kind: "unknown", Name: h.Name, owner: h.Owner, Detail: short(strings.ReplaceAll(err.Error(), h.Owner, "…"))}
+// UnknownRenewal notes a call for a hold whose outcome is not known.
+func (s *Log) UnknownRenewal(h driver.Hold, err error) {
+	i := Incident{Kind: "unknown", Name: h.Name, owner: h.Owner, Detail: Short(strings.ReplaceAll(err.Error(), h.Owner, "…"))}
 	s.mu.Lock()
 	if n := s.old(h.Name); n != nil && n.holds[h.Owner] != nil {
 		i.Fence, i.Who = n.holds[h.Owner].Fence, n.holds[h.Owner].Who
@@ -249,10 +253,10 @@ func (s *seen) unknownRenewal(h driver.Hold, err error) {
 }
 
 // report keeps an incident. The loss of a hold is one, however often it is noticed.
-func (s *seen) report(i incident) {
+func (s *Log) report(i Incident) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := func(o incident) bool { return o.owner == i.owner && o.Kind != "unknown" }
+	known := func(o Incident) bool { return o.owner == i.owner && o.Kind != "unknown" }
 	if i.Kind == "lost" && slices.ContainsFunc(s.incidents, known) {
 		return
 	}
@@ -264,31 +268,39 @@ func (s *seen) report(i incident) {
 	}
 }
 
-// observed adds the holders that the backend names to the history: other servers may have granted them.
-func (s *seen) observed(l lock) {
+// Holder is one that the backend names.
+type Holder struct {
+	Fence uint64
+	Mode  driver.Mode
+	Who   string
+	Since time.Time // zero: not known
+}
+
+// Observed adds the holders that the backend names to the history: other servers may have granted them.
+func (s *Log) Observed(name string, holders []Holder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.old(l.Name)
-	if n == nil && len(l.Holders) == 0 {
+	n := s.old(name)
+	if n == nil && len(holders) == 0 {
 		return
 	}
-	n = s.name(l.Name)
-	for _, h := range l.Holders {
-		known := func(sp *holdRecord) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
+	n = s.name(name)
+	for _, h := range holders {
+		known := func(sp *Record) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
 		if h.Fence != 0 && !slices.ContainsFunc(n.records, known) {
-			n.keep(&holdRecord{Fence: h.Fence, Last: h.Fence, Mode: h.Mode, Who: h.String(), Began: cmp.Or(h.Since, time.Now()), foreign: true})
+			n.keep(&Record{Fence: h.Fence, Last: h.Fence, Mode: h.Mode, Who: h.Who, Began: cmp.Or(h.Since, time.Now()), foreign: true})
 		}
 	}
 	for _, sp := range n.records {
-		there := func(h party) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
-		if sp.foreign && sp.Ended.IsZero() && !slices.ContainsFunc(l.Holders, there) {
+		there := func(h Holder) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
+		if sp.foreign && sp.Ended.IsZero() && !slices.ContainsFunc(holders, there) {
 			sp.Ended, sp.End = time.Now(), "end.gone"
 		}
 	}
 }
 
-// ttl returns the TTL of a hold, or 0 if it is not known.
-func (s *seen) ttl(name, owner string) time.Duration {
+// TTL returns the TTL of a hold, or 0 if it is not known.
+func (s *Log) TTL(name, owner string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.old(name); n != nil && n.holds[owner] != nil {
@@ -310,8 +322,8 @@ func (n *nameSeen) expire(now time.Time) {
 	}
 }
 
-// expire ends the holds of all names whose TTL is over.
-func (s *seen) expire(now time.Time) {
+// Expire ends the holds of all names whose TTL is over.
+func (s *Log) Expire(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for e := s.recent.Front(); e != nil; e = e.Next() {
@@ -319,8 +331,8 @@ func (s *seen) expire(now time.Time) {
 	}
 }
 
-// use describes how much a name is used.
-type use struct {
+// Use describes how much a name is used.
+type Use struct {
 	Name     string
 	Rate     []float64 // grants a second, in each step
 	Now      float64   // grants a second, over the last minute
@@ -331,7 +343,7 @@ type use struct {
 }
 
 // use returns how much a name was used. The caller has locked mu.
-func (n *nameSeen) use(now time.Time) use {
+func (n *nameSeen) use(now time.Time) Use {
 	n.expire(now)
 	grants := n.grants // with the holds that go on
 	grants.steps = slices.Clone(grants.steps)
@@ -344,7 +356,7 @@ func (n *nameSeen) use(now time.Time) use {
 		break
 	}
 	steps := grants.last(now)
-	u := use{Name: n.name, P50: n.waits.quantile(.5), P99: n.waits.quantile(.99), Waiting: len(n.waiting), total: n.waits.sum()}
+	u := Use{Name: n.name, P50: n.waits.quantile(.5), P99: n.waits.quantile(.99), Waiting: len(n.waiting), total: n.waits.sum()}
 	var held time.Duration
 	for i, st := range steps {
 		u.Rate = append(u.Rate, float64(st.n)/stepTime.Seconds())
@@ -357,44 +369,67 @@ func (n *nameSeen) use(now time.Time) use {
 	return u
 }
 
-// hot returns the use of all names that were granted, those with the longest waits first.
-func (s *seen) hot() []use {
+// Hot returns the use of all names that were granted, those with the longest waits first.
+func (s *Log) Hot() []Use {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []use
+	var all []Use
 	for e := s.recent.Front(); e != nil; e = e.Next() {
 		if u := e.Value.(*nameSeen).use(time.Now()); slices.ContainsFunc(u.Rate, func(r float64) bool { return r > 0 }) || u.Waiting > 0 || u.Share > 0 {
 			all = append(all, u)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b use) int {
+	slices.SortStableFunc(all, func(a, b Use) int {
 		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.total, a.total), cmp.Compare(b.Now, a.Now), cmp.Compare(a.Name, b.Name))
 	})
 	return all
 }
 
-// history returns the grants of a name, the newest first, and its use.
-func (s *seen) history(name string) ([]holdRecord, use) {
+// History returns the grants of a name, the newest first, and its use.
+func (s *Log) History(name string) ([]Record, Use) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.old(name)
 	if n == nil {
-		return nil, use{Name: name}
+		return nil, Use{Name: name}
 	}
 	u := n.use(time.Now())
-	var all []holdRecord
+	var all []Record
 	for _, sp := range slices.Backward(n.records) {
 		all = append(all, *sp)
 	}
-	slices.SortStableFunc(all, func(a, b holdRecord) int { return cmp.Compare(b.Fence, a.Fence) })
+	slices.SortStableFunc(all, func(a, b Record) int { return cmp.Compare(b.Fence, a.Fence) })
 	return all, u
 }
 
-// news returns the incidents, the newest first.
-func (s *seen) news() []incident {
+// News returns the incidents, the newest first.
+func (s *Log) News() []Incident {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := slices.Clone(s.incidents)
 	slices.Reverse(all)
 	return all
+}
+
+// mostText is the maximum of bytes of a description.
+const mostText = 200
+
+// Describe names a holder by its metadata.
+func Describe(meta map[string]string) string {
+	who := meta["program"]
+	if pid := meta["pid"]; pid != "" {
+		who += " pid " + pid
+	}
+	if host := meta["host"]; host != "" {
+		who += " @ " + host
+	}
+	return Short(strings.TrimSpace(who))
+}
+
+// Short cuts a text that is too long to be shown.
+func Short(s string) string {
+	if len(s) > mostText {
+		s = strings.ToValidUTF8(s[:mostText], "") + "…"
+	}
+	return s
 }

@@ -1,8 +1,8 @@
 package server
 
 import (
-	"context"
-	"errors"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/server/internal/page"
 )
 
 // pageRig has a server with locks that an attacker has named.
@@ -44,8 +44,8 @@ func TestPagesEscape(t *testing.T) {
 	meta := map[string]string{"program": evil, "pid": evil, "host": evil, evil: evil}
 	r.hold(evil, ownerA, driver.Exclusive, 0, meta)
 	r.hold("permits", ownerB, driver.Counted, 3, nil)
-	r.s.seen.lost(driver.Hold{Name: evil, Owner: ownerA})
-	r.s.seen.refused(driver.Hold{Name: evil, Owner: ownerB}, time.Now())
+	r.s.seen.Lost(driver.Hold{Name: evil, Owner: ownerA})
+	r.s.seen.Refused(driver.Hold{Name: evil, Owner: ownerB}, time.Now())
 	for _, lang := range []string{"en-GB,en;q=0.9", "zh-TW,zh;q=0.9,en;q=0.8"} {
 		for _, path := range []string{"/", "/?prefix=%3Cscript%3E&sort=held", "/?sort=name", "/lock?name=%3Cscript%3Ealert(1)%3C/script%3E&done=break", "/hot", "/losses", "/backend"} {
 			resp, text := r.request("GET", path, "", "Accept-Language", lang)
@@ -58,7 +58,7 @@ func TestPagesEscape(t *testing.T) {
 			if strings.HasPrefix(lang, "zh") != strings.Contains(text, `<html lang="zh-CN">`) {
 				t.Errorf("%s with %s has another language", path, lang)
 			}
-			if csp := resp.Header.Get("Content-Security-Policy"); csp != policy || resp.Header.Get("X-Content-Type-Options") != "nosniff" {
+			if csp := resp.Header.Get("Content-Security-Policy"); csp != page.Policy || resp.Header.Get("X-Content-Type-Options") != "nosniff" {
 				t.Errorf("%s: headers %v", path, resp.Header)
 			}
 			for _, inline := range []string{" style=", "<style", " onclick=", "<script>"} {
@@ -174,8 +174,8 @@ func TestLogin(t *testing.T) {
 	r := pageRig(t, Options{Access: access})
 	g := r.hold("ci/x", ownerA, driver.Exclusive, 0, nil)
 	r.hold("secret/y", ownerB, driver.Exclusive, 0, nil)
-	r.s.seen.lost(driver.Hold{Name: "secret/y", Owner: ownerB})
-	r.s.seen.refused(driver.Hold{Name: "secret/y", Owner: ownerB}, time.Now())
+	r.s.seen.Lost(driver.Hold{Name: "secret/y", Owner: ownerB})
+	r.s.seen.Refused(driver.Hold{Name: "secret/y", Owner: ownerB}, time.Now())
 
 	r.http.Client().CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if resp, _ := r.request("GET", "/lock?name=a%26b", ""); resp.StatusCode != 303 || resp.Header.Get("Location") != "/login?next=%2Flock%3Fname%3Da%2526b" {
@@ -238,6 +238,12 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// pieceID is the id of a lock's elements in a page.
+func pieceID(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:8])
+}
+
 // A viewer gets what is there, then what changes.
 func TestEvents(t *testing.T) {
 	t.Parallel()
@@ -245,16 +251,16 @@ func TestEvents(t *testing.T) {
 	r.hold("x", ownerA, driver.Exclusive, 0, nil)
 	next, _ := r.stream("GET", "/v1/events?prefix=x", "")
 	next("hello")
-	if data := next("change"); !strings.Contains(data, `"order":["`+lockID("x")+`"]`) || strings.Contains(data, ownerA) {
+	if data := next("change"); !strings.Contains(data, `"order":["`+pieceID("x")+`"]`) || strings.Contains(data, ownerA) {
 		t.Error(data)
 	}
 	r.hold("y", ownerB, driver.Exclusive, 0, nil)
 	r.hold("x2", ownerB, driver.Exclusive, 0, nil)
 	data := next("change")
-	for !strings.Contains(data, lockID("x2")) { // the first one may be from before
+	for !strings.Contains(data, pieceID("x2")) { // the first one may be from before
 		data = next("change")
 	}
-	if strings.Contains(data, `"id":"`+lockID("x")+`"`) || strings.Contains(data, lockID("y")) {
+	if strings.Contains(data, `"id":"`+pieceID("x")+`"`) || strings.Contains(data, pieceID("y")) {
 		t.Errorf("more than what has changed: %s", data)
 	}
 	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
@@ -263,107 +269,4 @@ func TestEvents(t *testing.T) {
 		data = next("change")
 	}
 	r.wants(400, "want one of: locks", "GET", "/v1/events?page=elsewhere", "")
-}
-
-// A thousand locks are listed at once, and the others are counted.
-func TestManyLocks(t *testing.T) {
-	t.Parallel()
-	r := pageRig(t, Options{})
-	for i := range mostRows + 10 {
-		r.hold(fmt.Sprintf("n%04d", i), driver.NewOwner(), driver.Exclusive, 0, nil)
-	}
-	_, text := r.request("GET", "/?sort=name", "")
-	if n := strings.Count(text, "<tr id="); n != mostRows || !strings.Contains(text, "1000 of 1010 locks") {
-		t.Errorf("%d rows", n)
-	}
-}
-
-// A lock that was not inspected yet is not called free.
-func TestHeldLocksAreNotFree(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := serverOf(t, Options{})
-		take := func(name string) {
-			t.Helper()
-			if w := bare(t.Context(), s, "POST", "/v1/acquire", hold(name, driver.NewOwner())); w.Code != 200 {
-				t.Fatal(w.Code, w.Body)
-			}
-		}
-		names := mostInspects + 500
-		for i := range names {
-			take(fmt.Sprintf("n%04d", i))
-		}
-		bare(t.Context(), s, "GET", "/", "")
-		for i := range names {
-			name := fmt.Sprintf("n%04d", i)
-			if text := bare(t.Context(), s, "GET", "/lock?name="+name, "").Body.String(); strings.Contains(text, "The lock is free") || !strings.Contains(text, `class="card"`) {
-				t.Fatalf("%s is held:\n%s", name, text)
-			}
-		}
-		take("new")
-		ctx, cancel := context.WithCancel(t.Context())
-		answer := make(chan string)
-		go func() { answer <- bare(ctx, s, "GET", "/v1/events?page=lock&name=new", "").Body.String() }()
-		synctest.Wait()
-		cancel()
-		if text := <-answer; strings.Contains(text, "The lock is free") || !strings.Contains(text, "card") {
-			t.Errorf("the first event of a lock that is held:\n%s", text)
-		}
-	})
-}
-
-// A lock whose inspection fails may be held.
-func TestLockThatIsNotKnown(t *testing.T) {
-	t.Parallel()
-	s, err := New(blind{memlock.New()}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := bare(t.Context(), s, "GET", "/lock?name=x", "").Body.String(); strings.Contains(text, "The lock is free") || !strings.Contains(text, `<p class="none">unknown</p>`) {
-		t.Error(text)
-	}
-}
-
-// blind is a backend that lists locks, and does not answer what holds them.
-type blind struct{ *memlock.Backend }
-
-func (blind) Inspect(context.Context, string) (driver.Info, error) {
-	return driver.Info{}, errors.New("no answer")
-}
-
-// One lock with many holders, and with long metadata, doesn't fill the page.
-func TestManyHolders(t *testing.T) {
-	t.Parallel()
-	r := pageRig(t, Options{})
-	for range mostParties + 3 {
-		r.hold("x", driver.NewOwner(), driver.Counted, 999, map[string]string{"note": strings.Repeat("y", 1<<20)})
-	}
-	_, text := r.request("GET", "/lock?name=x", "")
-	if n := strings.Count(text, `class="card"`); n != mostParties || !strings.Contains(text, "203 of 999 permits") || !strings.Contains(text, "and 3 more") || len(text) > 500_000 {
-		t.Errorf("%d holders, %d bytes", n, len(text))
-	}
-}
-
-func TestLanguage(t *testing.T) {
-	t.Parallel()
-	for header, want := range map[string]int{"": 0, "de, fr;q=0.5": 0, "zh-Hans-CN": 1, "en;q=0.5, zh-TW;q=0.8": 1, "zh;q=0.2,en;q=0.9": 0, "*": 0, ";;q=x,": 0} {
-		c := &exchange{r: &http.Request{Header: http.Header{"Accept-Language": {header}}}}
-		if got := c.language(); got != want {
-			t.Errorf("%q: %d", header, got)
-		}
-	}
-}
-
-func TestTimes(t *testing.T) {
-	t.Parallel()
-	var got []string
-	for _, d := range []time.Duration{-time.Second, 59 * time.Second, 61 * time.Second, 3661 * time.Second, 90_000 * time.Second} {
-		got = append(got, span(d))
-	}
-	for _, d := range []time.Duration{0, 42 * time.Microsecond, 1500 * time.Microsecond, 42 * time.Millisecond, 1500 * time.Millisecond, 42 * time.Second, 62 * time.Second} {
-		got = append(got, latency(d))
-	}
-	if text := strings.Join(got, ", "); text != "0s, 59s, 1m 01s, 1h 01m, 1d 01h, 0 µs, 42 µs, 1.5 ms, 42 ms, 1.5 s, 42 s, 1m 02s" {
-		t.Error(text)
-	}
 }

@@ -1,4 +1,4 @@
-package server
+package page
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
 	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/server/internal/seen"
 )
 
 // Bounds of one round of the poller.
@@ -27,16 +28,17 @@ const (
 	mostListed   = 10_000          // names
 	mostInspects = 1000
 	inspectors   = 8
-	mostParties  = 200 // of the holders and of the waiters of a lock, that are kept
-	mostPairs    = 20  // of the metadata of one
+	mostParties  = 200              // of the holders and of the waiters of a lock, that are kept
+	mostPairs    = 20               // of the metadata of one
+	answerTime   = 10 * time.Second // for a round
 )
 
 // poller looks at the backend for all viewers of the page, who cost the backend together what one of them does.
 // It runs while there are viewers.
 type poller struct {
-	inspection inspection
-	seen       *seen
-	page       *page
+	inspector driver.Inspector
+	seen      *seen.Log
+	files     *files
 
 	mu      sync.Mutex
 	viewers map[*viewer]struct{}
@@ -63,7 +65,7 @@ type snapshot struct {
 	entries []*row
 	byName  map[string]*row
 
-	hot func() []use
+	hot func() []seen.Use
 }
 
 // row is a lock as it was last inspected. It is replaced when the lock has changed.
@@ -129,7 +131,7 @@ func (s *snapshot) rest() time.Duration {
 func (p *poller) current(ctx context.Context, name string) *snapshot {
 	p.round.Lock()
 	defer p.round.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	old := p.latest.Load()
 	if old == nil || time.Since(old.At) >= old.rest() {
@@ -181,7 +183,7 @@ func (p *poller) newRound(ctx context.Context, wanted map[string]bool) *snapshot
 	}
 	err = errors.Join(err, p.inspect(ctx, p.due(wanted, began)))
 	now := time.Now()
-	snap := &snapshot{At: now, Took: now.Sub(began), listed: listed, Err: err, More: more, byName: maps.Clone(p.known), hot: sync.OnceValue(p.seen.hot)}
+	snap := &snapshot{At: now, Took: now.Sub(began), listed: listed, Err: err, More: more, byName: maps.Clone(p.known), hot: sync.OnceValue(p.seen.Hot)}
 	for name, e := range p.known {
 		if e.Known && len(e.Holders) == 0 && len(e.Waiters) == 0 && e.Waiting <= 0 && !wanted[name] {
 			delete(p.known, name) // it was released since it was listed
@@ -211,7 +213,7 @@ func compareSince(a, b *row) int {
 
 // list returns the names of locks, and whether there are more.
 func (p *poller) list(ctx context.Context) (names []string, more bool, err error) {
-	err = p.inspection.list(ctx, "", func(name string) bool {
+	err = p.inspector.List(ctx, "", func(name string) bool {
 		more = len(names) == mostListed
 		if !more {
 			names = append(names, name)
@@ -261,7 +263,7 @@ func (p *poller) inspect(ctx context.Context, names []string) error {
 				if i >= len(names) || i > 0 && time.Now().After(end) || ctx.Err() != nil {
 					return
 				}
-				info, err := p.inspection.info(ctx, names[i])
+				info, err := p.inspector.Inspect(ctx, names[i])
 				mu.Lock()
 				if err == nil {
 					p.update(names[i], info)
@@ -284,7 +286,7 @@ func (p *poller) blank(name string) *row { return p.row(lock{Name: name, Waiting
 func (p *poller) row(l lock, known bool) *row {
 	e := &row{lock: l, Known: known}
 	for i := range languages {
-		e.rows[i] = sync.OnceValue(func() piece { return p.page.piece(i, "row", lockID(l.Name), e) })
+		e.rows[i] = sync.OnceValue(func() piece { return p.files.piece(i, "row", lockID(l.Name), e) })
 	}
 	return e
 }
@@ -299,7 +301,7 @@ func (p *poller) update(name string, info driver.Info) {
 	for _, h := range info.Waiters[:min(len(info.Waiters), mostParties)] {
 		l.Waiters = append(l.Waiters, p.party(name, h, old.Waiters, now))
 	}
-	p.seen.observed(l)
+	p.seen.Observed(name, l.seen())
 	e := old
 	if !old.Known || !reflect.DeepEqual(l, old.lock) {
 		e = p.row(l, true)
@@ -313,18 +315,18 @@ func (p *poller) update(name string, info driver.Info) {
 func (p *poller) party(name string, h driver.Holder, before []party, now time.Time) party {
 	n := party{
 		owner: h.Owner, Mode: h.Mode, Fence: h.Fence, Foreign: h.Foreign,
-		Program: short(h.Meta["program"]), PID: short(h.Meta["pid"]), Host: short(h.Meta["host"]),
+		Program: seen.Short(h.Meta["program"]), PID: seen.Short(h.Meta["pid"]), Host: seen.Short(h.Meta["host"]),
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Meta)) {
 		if key != "program" && key != "pid" && key != "host" && len(n.More) < mostPairs {
-			n.More = append(n.More, pair{short(key), short(h.Meta[key])})
+			n.More = append(n.More, pair{seen.Short(key), seen.Short(h.Meta[key])})
 		}
 	}
 	if h.Held >= 0 {
 		n.Since = now.Add(-h.Held)
 	}
 	if h.Left >= 0 {
-		n.Until, n.TTL = now.Add(h.Left), max(h.Left, p.seen.ttl(name, h.Owner))
+		n.Until, n.TTL = now.Add(h.Left), max(h.Left, p.seen.TTL(name, h.Owner))
 	}
 	if i := slices.IndexFunc(before, func(o party) bool { return o.owner == h.Owner }); i >= 0 && h.Owner != "" {
 		n.Since, n.Until = steady(before[i].Since, n.Since), steady(before[i].Until, n.Until)
@@ -344,10 +346,10 @@ func steady(old, new time.Time) time.Time {
 }
 
 // locks returns those with a prefix that who may see.
-func (s *snapshot) locks(who *Identity, prefix string) []*row {
+func (s *snapshot) locks(who Viewer, prefix string) []*row {
 	var all []*row
 	for _, e := range s.entries {
-		if strings.HasPrefix(e.Name, prefix) && who.May(See, e.Name) {
+		if strings.HasPrefix(e.Name, prefix) && who.See(e.Name) {
 			all = append(all, e)
 		}
 	}
@@ -355,12 +357,12 @@ func (s *snapshot) locks(who *Identity, prefix string) []*row {
 }
 
 // failed returns why the last round failed if the viewer may see all names, since the error may contain one.
-func (s *snapshot) failed(who *Identity) string {
+func (s *snapshot) failed(who Viewer) string {
 	switch {
 	case s.Err == nil:
 		return ""
-	case who.May(See, ""):
-		return short(httpwire.ProblemOf(s.Err).Detail)
+	case who.See(""):
+		return seen.Short(httpwire.ProblemOf(s.Err).Detail)
 	}
 	return "–"
 }

@@ -1,15 +1,12 @@
-package server
+package page
 
 import (
 	"cmp"
-	"net/http"
-	"net/url"
+	"context"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/server/internal/seen"
 )
 
 const mostRows = 1000 // of a list
@@ -22,67 +19,14 @@ type group struct {
 
 // view is one of the pages, for one viewer.
 type view struct {
-	c     *exchange
+	p     *Page
+	who   Viewer
 	lang  int
-	page  string
-	query viewQuery
+	query Query
 }
 
-// viewQuery is the parsed query of a page.
-type viewQuery struct{ Prefix, Sort, Name, Done string }
-
-func (q viewQuery) values() url.Values {
-	v := url.Values{}
-	for key, value := range map[string]string{"prefix": q.Prefix, "sort": q.Sort, "name": q.Name} {
-		if value != "" {
-			v.Set(key, value)
-		}
-	}
-	return v
-}
-
-// view reads the query, and returns an error if the viewer may not see what it names.
-func (c *exchange) view(page string) (*view, error) {
-	q := c.r.URL.Query()
-	v := &view{c, c.language(), page, viewQuery{q.Get("prefix"), q.Get("sort"), q.Get("name"), q.Get("done")}}
-	if page == "lock" {
-		if err := c.lockName(v.query.Name); err != nil {
-			return nil, err
-		}
-		return v, c.may(See, v.query.Name)
-	}
-	if !c.who.sees(v.query.Prefix) {
-		return nil, c.may(See, v.query.Prefix)
-	}
-	return v, nil
-}
-
-// show answers with a page.
-func (c *exchange) show(page string) error {
-	v, err := c.view(page)
-	if err != nil {
-		return err
-	}
-	snap := c.s.poller.current(c.r.Context(), v.query.Name)
-	f := c.frame(page)
-	values := v.query.values()
-	values.Set("page", page)
-	f.Events = "/v1/events?" + values.Encode()
-	groups := map[string][]piece{}
-	for _, g := range v.groups(snap) {
-		groups[g.ID] = g.Pieces
-	}
-	return c.html(http.StatusOK, page, struct {
-		frame
-		Query  viewQuery
-		Groups map[string][]piece
-		Caps   driver.Caps
-		Row    guarantee
-	}{f, v.query, groups, c.s.caps, guaranteeOf(c.s.caps.Name, v.lang)})
-}
-
-// change is an event for a page.
-type change struct {
+// Change is an event for a page.
+type Change struct {
 	Now    int64         `json:"now"` // of the server's clock, in milliseconds
 	Groups []groupChange `json:"groups"`
 }
@@ -93,44 +37,31 @@ type groupChange struct {
 	Order []string `json:"order,omitzero"` // of all pieces, if it has changed; it may be empty then
 }
 
-// changes sends a page what has changed, as long as it is open.
-func (c *exchange) changes() error {
-	if err := c.noBody(); err != nil {
-		return err
-	}
-	q, err := c.query("page", "prefix", "sort", "name")
-	if err != nil {
-		return err
-	}
-	page := cmp.Or(q.Get("page"), "locks")
-	if !slices.Contains(livePages, page) {
-		return invalid("page is %.20q: want one of: %s", page, strings.Join(livePages, ", "))
-	}
-	v, err := c.view(page)
-	if err != nil {
-		return err
-	}
-	ctx, end, err := c.stream()
-	if err != nil {
-		return err
-	}
-	defer end()
-	who := &viewer{name: v.query.Name}
-	defer c.s.poller.join(who)()
-	e, sent := c.events(), sentPieces{}
-	return e.forward(ctx, httpwire.EventHello, who.fresh, func() error {
-		if v, err = c.view(page); err != nil {
-			return err
-		}
-		groups := sent.changed(v.groups(c.s.poller.current(ctx, v.query.Name)))
-		if len(groups) == 0 {
-			return nil
-		}
-		return e.send("change", change{time.Now().UnixMilli(), groups})
-	})
+// Watch is an open page. The poller runs until it is closed.
+type Watch struct {
+	Fresh <-chan struct{} // signals that there may be changes
+	Close func()
+
+	view view
+	sent sentPieces
 }
 
-var livePages = []string{"locks", "lock", "hot", "losses", "backend"}
+// Watch opens a page.
+func (p *Page) Watch(q Query) *Watch {
+	who := &viewer{name: q.Name}
+	leave := p.poller.join(who)
+	return &Watch{Fresh: who.fresh, Close: leave, view: view{p: p, query: q}, sent: sentPieces{}}
+}
+
+// Changes returns what has changed since it was called last, or nil.
+func (w *Watch) Changes(ctx context.Context, who Viewer, lang int) *Change {
+	w.view.who, w.view.lang = who, lang
+	groups := w.sent.changed(w.view.groups(w.view.p.poller.current(ctx, w.view.query.Name)))
+	if len(groups) == 0 {
+		return nil
+	}
+	return &Change{time.Now().UnixMilli(), groups}
+}
 
 // sentPieces records the content of a page: the pieces of each group, and their order.
 type sentPieces map[string]*sentGroup
@@ -168,8 +99,8 @@ func (s sentPieces) changed(groups []group) (all []groupChange) {
 
 // groups returns the parts of the page that change.
 func (v *view) groups(s *snapshot) []group {
-	state := []piece{v.piece("trouble", "trouble", s.failed(v.c.who))}
-	switch v.page {
+	state := []piece{v.piece("trouble", "trouble", s.failed(v.who))}
+	switch v.query.Page {
 	case "locks":
 		return append(v.locks(s), group{"state", state})
 	case "lock":
@@ -183,12 +114,12 @@ func (v *view) groups(s *snapshot) []group {
 }
 
 func (v *view) piece(name, id string, data any) piece {
-	return v.c.s.page.piece(v.lang, name, id, data)
+	return v.p.files.piece(v.lang, name, id, data)
 }
 
 // locks is the list of all locks.
 func (v *view) locks(s *snapshot) []group {
-	all := s.locks(v.c.who, v.query.Prefix)
+	all := s.locks(v.who, v.query.Prefix)
 	switch v.query.Sort {
 	case "held":
 		all = sorted(all, compareSince)
@@ -227,16 +158,16 @@ func (v *view) oneLock(s *snapshot) []group {
 	if e := s.byName[name]; e != nil {
 		l, known = e.lock, e.Known
 	}
-	past, used := v.c.s.seen.history(name)
+	past, used := v.p.o.Seen.History(name)
 	data := struct {
 		lock
 		Known            bool
-		Past             []holdRecord
-		Use              use
+		Past             []seen.Record
+		Use              seen.Use
 		CanAsk, CanBreak bool
-	}{l, known, past, used, false, v.c.who.May(Break, name)}
-	if _, ok := v.c.s.backend.(driver.Revoker); ok && v.c.who.May(Ask, name) {
-		data.CanAsk = slices.ContainsFunc(l.Holders, func(h party) bool { return v.c.s.caps.Revocable.Has(h.Mode) })
+	}{l, known, past, used, false, v.who.Break(name)}
+	if v.p.o.CanAsk && v.who.Ask(name) {
+		data.CanAsk = slices.ContainsFunc(l.Holders, func(h party) bool { return v.p.o.Caps.Revocable.Has(h.Mode) })
 	}
 	return []group{
 		{"holders", []piece{v.piece("holderlist", "holderlist", data)}},
@@ -250,7 +181,7 @@ func (v *view) oneLock(s *snapshot) []group {
 func (v *view) hot(s *snapshot) []group {
 	rows := []piece{}
 	for _, u := range s.hot() {
-		if v.c.who.May(See, u.Name) && len(rows) < 50 {
+		if v.who.See(u.Name) && len(rows) < 50 {
 			rows = append(rows, v.piece("hotrow", "u"+lockID(u.Name), u))
 		}
 	}
@@ -268,8 +199,8 @@ func (v *view) empty(rows int, key string) []piece {
 // losses is the list of what went wrong.
 func (v *view) losses() []group {
 	rows := []piece{}
-	for _, i := range v.c.s.seen.news() {
-		if v.c.who.May(See, i.Name) {
+	for _, i := range v.p.o.Seen.News() {
+		if v.who.See(i.Name) {
 			rows = append(rows, v.piece("incident", i.ID(), i))
 		}
 	}
@@ -279,7 +210,7 @@ func (v *view) losses() []group {
 // backend is how the backend answers.
 func (v *view) backend(s *snapshot) []group {
 	rows := []piece{}
-	for _, sp := range v.c.s.seen.speeds() {
+	for _, sp := range v.p.o.Seen.Speeds() {
 		rows = append(rows, v.piece("speed", "c"+sp.Call, sp))
 	}
 	round := struct {
