@@ -20,8 +20,8 @@ PEERS = ./interop/strings ./interop/etcd ./interop/zk
 TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
 # Packages that have tests which only make test-long runs. What simulates in one goroutine, and the soak, have lines of their own.
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e '^./proof/sim' -e /soak$$)
-# Tests of the core with thousands of calls, which do not run fifty times.
-ONCE = ^Test(Large|Long|Storm)[A-Z]?|Outage|SilentHolds|SilentReleases|NothingSent
+# Tests of the core with thousands of calls, or that repeat themselves: they do not run twenty times.
+ONCE = ^Test(Large|Long|Storm)[A-Z]?|Outage|SilentHolds|SilentReleases|NothingSent|UnlockMeetsClose
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 # SQLite, translated from C, is slow under checks of memory, and is not this project's code.
 UNCHECKED = -gcflags='modernc.org/sqlite/lib=-race=false -d=checkptr=0'
@@ -30,7 +30,7 @@ RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
 # All packages are compiled at once, and nothing is linked yet.
 COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
-.PHONY: help servers test test-long long-soak long-suites long-core long-rest test-under-load model lint tidy use release man packages bench performance bench-once chaos soak check api
+.PHONY: help servers test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy use release man packages bench performance bench-once chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,25 +43,27 @@ test: servers ## run the tests with the race detector (minutes)
 	@echo "$(GO) test $(RACE), all packages"
 	@$(GOTEST) $(TESTED) -- $(RACE) -timeout 2h -skip '^TestLong[A-Z]'
 
-test-long: servers ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core fifty times (25 minutes)
+test-long: servers ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core twenty times (18 minutes)
 	$(COMPILE)
-	@$(MAKE) -j 3 long-soak long-core long-rest
+	@$(MAKE) -j 4 long-soak long-idle long-fuzz long-rest
 
-# The soak is beside all others: it lasts, and costs little.
+# The soak is beside all others: it lasts. The race detector would double what it costs, and is with all of the suites.
 long-soak:
-	$(GO) test $(RACE) -timeout 30m -run '^TestLong[A-Z]' ./proof/soak -args -soak.for 10m -soak.rate 120
+	$(GO) test -vet=off -timeout 30m -run '^TestLong[A-Z]' ./proof/soak -args -soak.for 10m -soak.rate 120
 
 long-suites:
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 2h -run '^TestLong[A-Z]'
 
-# Both take about as long, on one processor.
-long-core: long-suites
-	$(GO) test $(RACE) -timeout 20m -count=50 -skip '$(ONCE)' . ./driver
+# What needs no time but a processor's takes what the suites leave idle, and gives way to them.
+long-idle:
+	nice -n 19 $(GO) test $(RACE) -timeout 1h -count=20 -skip '$(ONCE)' . ./driver
+	nice -n 19 $(GO) test -vet=off -timeout 1h -run '^TestLong[A-Z]' ./proof/sim/...
+	nice -n 19 $(GO) test -vet=off -timeout 1h -run 'TestStorm$$' . -args -storm.worlds 556
+
+long-fuzz: long-suites
+	$(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m -parallel 1 ./server
 
 long-rest: long-suites
-	$(GO) test -vet=off -timeout 15m -run '^TestLong[A-Z]' ./proof/sim/...
-	$(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m -parallel 1 ./server
-	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
 	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)
 	internal/modules.sh test
 

@@ -264,7 +264,8 @@ func tryLock(file string) (*os.File, error) {
 	return f, nil
 }
 
-// idleTime returns for how long all processors together have had nothing to do; 0 where that is not known.
+// idleTime returns for how long all processors together have had nothing to do, or only what was started with nice, which gives
+// way; 0 where that is not known.
 func idleTime() time.Duration {
 	text, _ := os.ReadFile("/proc/stat") // Linux has it; see proc_stat(5)
 	fields := strings.Fields(string(text))
@@ -272,5 +273,6 @@ func idleTime() time.Duration {
 		return 0
 	}
 	ticks, _ := strconv.Atoi(fields[4])
-	return time.Duration(ticks) * (time.Second / 100)
+	niced, _ := strconv.Atoi(fields[2])
+	return time.Duration(ticks+niced) * (time.Second / 100)
 }

@@ -73,18 +73,20 @@ var (
 
 const processes = 3
 
-// TestLongCells runs each cell shortly, so that none rots; with -full at length, and keeps the results.
+// TestLongCells runs each cell shortly that TestLongTraces does not run, so that none rots; with -full all at length, and
+// keeps the results.
 func TestLongCells(t *testing.T) {
 	if *full {
-		runAll(t, fullForm, save)
+		runAll(t, allCells(), fullForm, save)
 		return
 	}
-	runAll(t, shortForm, func(*testing.T, result) {})
+	rest := slices.DeleteFunc(allCells(), func(c cell) bool { return slices.Contains(traced, c.id()) })
+	runAll(t, rest, shortForm, func(*testing.T, result) {})
 }
 
-func runAll(t *testing.T, f form, done func(*testing.T, result)) {
+func runAll(t *testing.T, cells []cell, f form, done func(*testing.T, result)) {
 	slots, ran := make(chan struct{}, f.atOnce), false
-	for _, c := range allCells() {
+	for _, c := range cells {
 		t.Run(c.id(), func(t *testing.T) {
 			ran = true
 			if !c.alone {
@@ -105,7 +107,7 @@ func runAll(t *testing.T, f form, done func(*testing.T, result)) {
 		})
 	}
 	if !ran {
-		t.Error("there is no such cell; go test -run TestCells -v lists them all")
+		t.Error("there is no such cell here; go test -run TestCells -v lists them all, and TestLongTraces runs some of them")
 	}
 }
 

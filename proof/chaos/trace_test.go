@@ -29,7 +29,8 @@ var traced = strings.Fields(`
 // forgetful are cells whose store does what the specification does not allow.
 var forgetful = strings.Fields(`redis-aof-flush-all redis-memory-bounce-server`)
 
-// TestLongTraces lets the specification in model judge what workers asked a store, and what it answered, while things failed.
+// TestLongTraces runs cells, and lets the specification in model judge as well what workers asked a store, and what it answered,
+// while things failed.
 func TestLongTraces(t *testing.T) {
 	slots := make(chan struct{}, shortForm.atOnce)
 	cells := map[string]cell{}
@@ -56,6 +57,12 @@ func TestLongTraces(t *testing.T) {
 func (c *cell) traceIsJudged(t *testing.T, allowed, last bool) bool {
 	e := c.run(t, traceForm)
 	v := c.judgeTrace(t, e)
+	if allowed {
+		_, faults := c.judge(traceForm, e)
+		for _, fault := range faults {
+			t.Error(fault)
+		}
+	}
 	t.Logf("%d events, %d calls without an answer, %d leases: %s", len(e.trace), trace.Unanswered(e.trace), len(e.holds), v.States())
 	if v.Allowed == allowed {
 		return true
