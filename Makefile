@@ -16,10 +16,14 @@ SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/red
 	./backend/zklock ./proof/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./proof/chaos
 # Packages with peers in other languages and libraries, which only make test-long runs.
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
+# Packages that have tests for make test-long only.
+LONGONLY = ./proof/faultfuzz ./proof/model
 # Packages of all modules that make test runs, first those that take long and are not SERIAL.
-TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
+TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS) $(LONGONLY)))
 # Packages that have tests which only make test-long runs. What simulates in one goroutine, and the soak, have lines of their own.
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e '^./proof/sim' -e /soak$$)
+# Packages that have benchmarks.
+BENCHED = $(shell grep -rl --include=*_test.go '^func Benchmark' . | xargs -n1 dirname | sort -u)
 # Tests of the core with thousands of calls, or that repeat themselves: they do not run twenty times.
 ONCE = ^Test(Large|Long|Storm)[A-Z]?|Outage|SilentHolds|SilentReleases|NothingSent|UnlockMeetsClose
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
@@ -80,8 +84,8 @@ model: servers ## check the specifications in proof/model, every state of the la
 lint: ## formatting, vet, staticcheck, other systems, and go.mod
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
 	$(GO) vet -stdversion=false work
-	GOOS=windows $(GO) build work
-	GOOS=darwin $(GO) build work
+	GOOS=windows $(GO) list -export -deps work > /dev/null
+	GOOS=darwin $(GO) list -export -deps work > /dev/null
 	$(GO) run $(STATICCHECK) work
 	internal/modules.sh check
 
@@ -108,7 +112,7 @@ performance: ## write docs/performance.md and its charts anew from bench/results
 	cd bench && $(GO) test -run TestReport -save
 
 bench-once: ## every benchmark once, so that none rots
-	$(GO) test -run '^$$' -bench . -benchtime 1x work
+	$(GO) test -vet=off -run '^$$' -bench . -benchtime 1x $(BENCHED)
 
 chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into docs/faults.md (about half an hour)
 	$(GO) test -run '^TestLongCells$$' -v -timeout 1h ./proof/chaos -args -full

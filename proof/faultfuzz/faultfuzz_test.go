@@ -32,7 +32,7 @@ import (
 )
 
 var (
-	callsFlag = flag.Int("late.calls", 0, "how many calls each case makes; 0: what its test says")
+	callsFlag = flag.Int("late.calls", 2000, "how many calls each case makes")
 	holdFlag  = flag.Duration("late.hold", time.Second, "the longest that a request is held back")
 	seedFlag  = flag.Uint64("late.seed", 0, "seed of what is lost and held back; 0: another one each time")
 )
@@ -67,10 +67,10 @@ type Case struct {
 }
 
 // judged is the test of one case.
-func judged(t *testing.T, c Case, calls int) {
+func judged(t *testing.T, c Case) {
 	t.Helper()
 	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
-	f := Play(t, c, seed, cmp.Or(*callsFlag, calls), *holdFlag)
+	f := Play(t, c, seed, *callsFlag, *holdFlag)
 	t.Logf("-late.seed %d: %s", seed, f)
 	for _, fault := range f.Faults {
 		t.Error(fault)

@@ -32,25 +32,11 @@ var cases = map[string]func(t *testing.T) Case{
 	"served memory":                 served(memory), "served redis": served(direct),
 }
 
-// rare are the cases that only TestLongLateCalls has.
-var rare = []string{"redisson", "redis without scripts", "redlock", "etcd detached"}
-
-func TestLateCalls(t *testing.T) {
-	for name, c := range cases {
-		if !slices.Contains(rare, name) {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				judged(t, c(t), 150)
-			})
-		}
-	}
-}
-
 func TestLongLateCalls(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			judged(t, c(t), 2000)
+			judged(t, c(t))
 		})
 	}
 }

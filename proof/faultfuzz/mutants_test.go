@@ -114,25 +114,21 @@ func (b old) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error
 }
 
 // The test with late requests catches mutants.
-func TestMistakesAreCaught(t *testing.T) {
+func TestLongMistakesAreCaught(t *testing.T) {
 	for name, change := range map[string]func(driver.Backend, *goredis.Client) driver.Backend{
 		"a renewal sets a life":                 func(b driver.Backend, c *goredis.Client) driver.Backend { return setter{b, c} },
 		"a renewal without an answer is a yes":  func(b driver.Backend, _ *goredis.Client) driver.Backend { return yes{b} },
 		"a release that found nothing is a yes": func(b driver.Backend, _ *goredis.Client) driver.Backend { return content{b} },
 		"fences do not increase":                func(b driver.Backend, _ *goredis.Client) driver.Backend { return old{b} },
+		"a late renewal sets a life": func(b driver.Backend, c *goredis.Client) driver.Backend {
+			return &rememberer{setter: setter{b, c}, ends: map[string]time.Time{}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			mustBeCaught(t, change)
 		})
 	}
-}
-
-// The same for a mistake that needs the rarest order of events.
-func TestLongMistakesAreCaught(t *testing.T) {
-	mustBeCaught(t, func(b driver.Backend, c *goredis.Client) driver.Backend { // a late renewal sets a life
-		return &rememberer{setter: setter{b, c}, ends: map[string]time.Time{}}
-	})
 }
 
 func mustBeCaught(t *testing.T, change func(driver.Backend, *goredis.Client) driver.Backend) {

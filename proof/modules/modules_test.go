@@ -160,9 +160,9 @@ var moves = map[string][]string{
 	},
 }
 
-// TestModulesMoveOnlyTheirClient adds each backend to a user's module, and compares the versions
+// TestLongModulesMoveOnlyTheirClient adds each backend to a user's module, and compares the versions
 // that Go selects before and after.
-func TestModulesMoveOnlyTheirClient(t *testing.T) {
+func TestLongModulesMoveOnlyTheirClient(t *testing.T) {
 	before := selected(t, "")
 	for backend, want := range moves {
 		t.Run(backend, func(t *testing.T) {
