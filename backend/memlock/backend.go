@@ -126,7 +126,7 @@ func (b *Backend) renew(ctx context.Context, h *driver.Hold) error {
 	if h.Floor > maxFence {
 		return fmt.Errorf("%w: floor %d: want at most %d", driver.ErrInvalid, h.Floor, uint64(maxFence))
 	}
-	return b.update(h.Name, func(l *lockEntry, now time.Duration) error { return l.renew(h, now) })
+	return b.update(h.Name, func(l *lockEntry, now int64) error { return l.renew(h, now) })
 }
 
 // Release ends the hold of h.Owner or its place in the queue.
@@ -134,11 +134,11 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.usable(ctx); err != nil {
 		return err
 	}
-	return b.update(h.Name, func(l *lockEntry, _ time.Duration) error { return l.release(h.Name, h.Owner) })
+	return b.update(h.Name, func(l *lockEntry, _ int64) error { return l.release(h.Name, h.Owner) })
 }
 
 // update calls f with the state of name. It returns ErrLost if the store has none.
-func (b *Backend) update(name string, f func(*lockEntry, time.Duration) error) error {
+func (b *Backend) update(name string, f func(*lockEntry, int64) error) error {
 	sh := b.store.shard(name)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -147,7 +147,7 @@ func (b *Backend) update(name string, f func(*lockEntry, time.Duration) error) e
 		return lost(name)
 	}
 	now := b.store.now()
-	l.expire(now)
+	l.Expire(now)
 	err := f(l, now)
 	sh.forgetIdle(name, l)
 	return err
@@ -156,7 +156,7 @@ func (b *Backend) update(name string, f func(*lockEntry, time.Duration) error) e
 // Watch signals each release and downgrade that lets r in. A waiter in the queue is
 // signalled when its turn has come.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	w := &watcher{closed: &b.closed, owner: r.Owner, mode: r.Mode, limit: r.Limit, ready: wait.NewSignal()}
+	w := &watcher{closed: &b.closed, request: r, ready: wait.NewSignal()}
 	sh := b.store.shard(r.Name)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -175,7 +175,7 @@ func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
 		return err
 	}
 	var onRevoke func()
-	err := b.update(h.Name, func(l *lockEntry, _ time.Duration) (err error) {
+	err := b.update(h.Name, func(l *lockEntry, _ int64) (err error) {
 		onRevoke, err = l.revoke(h)
 		return err
 	})
@@ -210,34 +210,11 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if err := b.usable(ctx); err != nil {
 		return info, err
 	}
-	sh := b.store.shard(name)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	l := sh.locks[name]
-	if l == nil {
-		return info, nil
-	}
-	now := b.store.now()
-	l.expire(now)
-	info.Holders = describe(l.holders, now)
-	info.Waiters = describe(l.queue, now)
-	info.WaiterCount = len(l.queue)
-	if len(l.holders) > 0 {
-		info.Mode = l.holders[0].mode
-	}
-	if info.Mode == driver.Counted {
-		info.Limit = l.limit
-	}
-	sh.forgetIdle(name, l)
+	_ = b.update(name, func(l *lockEntry, now int64) error { // a name without an entry is free
+		info = l.Info(name, now)
+		return nil
+	})
 	return info, nil
-}
-
-func describe(entries []entry, now time.Duration) []driver.Holder {
-	var holders []driver.Holder
-	for _, e := range entries {
-		holders = append(holders, e.describe(now))
-	}
-	return holders
 }
 
 // List yields the names that have holders or waiters. It may miss names that change
@@ -256,13 +233,13 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	return b.usable(ctx)
 }
 
-func (sh *shard) names(prefix string, now time.Duration) []string {
+func (sh *shard) names(prefix string, now int64) []string {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var names []string
 	for name, l := range sh.locks {
-		l.expire(now)
-		if len(l.holders)+len(l.queue) > 0 && strings.HasPrefix(name, prefix) {
+		l.Expire(now)
+		if len(l.Claims) > 0 && strings.HasPrefix(name, prefix) {
 			names = append(names, name)
 		}
 		sh.forgetIdle(name, l)

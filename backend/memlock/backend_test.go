@@ -58,42 +58,6 @@ func TestExactTTL(t *testing.T) {
 	})
 }
 
-// Retry is when the first permit of a semaphore ends, when a writer's last reader ends, and when
-// all places before a place in the queue have ended.
-func TestRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := New()
-		take := func(name string, mode driver.Mode, ttl time.Duration) error {
-			r := request(name)
-			r.Mode, r.Limit, r.TTL, r.Queue = mode, 3, ttl, true
-			_, err := b.Acquire(t.Context(), r)
-			return err
-		}
-		for _, c := range []struct {
-			name string
-			held []time.Duration
-			mode driver.Mode
-			next driver.Mode
-			want time.Duration
-		}{
-			{"mutex", []time.Duration{5}, driver.Exclusive, driver.Exclusive, 5},
-			{"queued", []time.Duration{5, 9}, driver.Exclusive, driver.Exclusive, 9},
-			{"writer", []time.Duration{4, 8, 6}, driver.Read, driver.Write, 8},
-			{"reader", []time.Duration{7}, driver.Write, driver.Read, 7},
-			{"permits", []time.Duration{6, 3, 5}, driver.Counted, driver.Counted, 3},
-			{"permits, queued", []time.Duration{6, 3, 5, 4}, driver.Counted, driver.Counted, 4},
-		} {
-			for _, s := range c.held {
-				take(c.name, c.mode, s*time.Second)
-			}
-			held, ok := errors.AsType[*driver.HeldError](take(c.name, c.next, time.Second))
-			if !ok || held.Retry != c.want*time.Second {
-				t.Errorf("%s: got %+v, want %vs", c.name, held, int(c.want))
-			}
-		}
-	})
-}
-
 // Names are forgotten after a release or an expiry, and their fences still rise.
 func TestForgetsNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -214,17 +178,6 @@ func TestEndlessRenewal(t *testing.T) {
 	}
 	if _, err := b.Acquire(t.Context(), request("lock")); !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("Acquire by another: %v, want ErrHeld", err)
-	}
-}
-
-func TestUpgradeIsRefused(t *testing.T) {
-	b := New()
-	r := request("lock")
-	r.Mode = driver.Read
-	take(t, b, r)
-	r.Mode = driver.Write
-	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("an upgrade: %v", err)
 	}
 }
 

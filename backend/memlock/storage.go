@@ -25,7 +25,7 @@ type Store struct {
 type shard struct {
 	mu    sync.Mutex
 	locks map[string]*lockEntry
-	floor uint64     // greatest fence of all names that were forgotten here
+	floor int64      // greatest fence of all names that were forgotten here
 	spare *lockEntry // the last one forgotten, for reuse
 	_     [64]byte
 }
@@ -60,8 +60,8 @@ func namedStore(name string) *Store {
 	return s
 }
 
-// now returns the time since the store was made.
-func (s *Store) now() time.Duration { return time.Since(s.epoch) }
+// now returns the ns since the store was made, and one more: 0 is no time of a claim.
+func (s *Store) now() int64 { return int64(time.Since(s.epoch)) + 1 }
 
 func (s *Store) shard(name string) *shard {
 	return &s.shards[maphash.String(s.seed, name)%shards]
@@ -101,7 +101,7 @@ func (sh *shard) removeWatcher(name string, w *watcher) {
 
 // open returns the state of name, and makes it if there is none. Its fences go on above
 // the fences of all names that were forgotten.
-func (sh *shard) open(name string, now time.Duration) *lockEntry {
+func (sh *shard) open(name string, now int64) *lockEntry {
 	if l := sh.locks[name]; l != nil {
 		return l
 	}
@@ -111,17 +111,17 @@ func (sh *shard) open(name string, now time.Duration) *lockEntry {
 		l = new(lockEntry)
 	}
 	sh.spare = nil
-	l.fence = sh.floor
+	l.Number = sh.floor
 	sh.locks[name] = l
 	return l
 }
 
 // expireSome visits two names for each one that is added. That keeps the names whose holds
 // expired without a release in the minority.
-func (sh *shard) expireSome(now time.Duration) {
+func (sh *shard) expireSome(now int64) {
 	visits := 2
 	for name, l := range sh.locks {
-		l.expire(now)
+		l.Expire(now)
 		sh.forgetIdle(name, l)
 		if visits--; visits == 0 {
 			return
@@ -132,7 +132,7 @@ func (sh *shard) expireSome(now time.Duration) {
 // forgetIdle removes name if it has no holders, waiters and watchers.
 func (sh *shard) forgetIdle(name string, l *lockEntry) {
 	if l.idle() {
-		sh.floor = max(sh.floor, l.fence)
+		sh.floor = max(sh.floor, l.Number)
 		delete(sh.locks, name)
 		sh.spare = l
 	}

@@ -174,7 +174,7 @@ func load(ctx context.Context, stmt *sql.Stmt, name, boot string, now int64) (*l
 		if l == nil {
 			l = &lockState{}
 		}
-		if err := l.scan(rows, now); err != nil {
+		if err := l.scan(rows); err != nil {
 			return nil, err
 		}
 	}
@@ -185,20 +185,17 @@ func load(ctx context.Context, stmt *sql.Stmt, name, boot string, now int64) (*l
 		return nil, errAnotherBoot
 	}
 	l.fresh, l.Number = l.Number == 0, max(l.Number, l.swept)
+	l.expired = l.Expire(now)
 	l.Sort()
 	return l, nil
 }
 
-func (l *lockState) scan(rows *sql.Rows, now int64) error {
+func (l *lockState) scan(rows *sql.Rows) error {
 	var owner, meta sql.NullString
 	var mode, ticket, fence, since, until sql.NullInt64
 	err := rows.Scan(&l.swept, &l.Kind, &l.Limit, &l.Number, &owner, &mode, &ticket, &fence, &since, &until, &meta)
 	if err != nil || !owner.Valid {
 		return err
-	}
-	if until.Int64 <= now {
-		l.expired++
-		return nil
 	}
 	l.Claims = append(l.Claims, claims.Claim{
 		Owner: owner.String, Mode: driver.Mode(mode.Int64), Ticket: ticket.Int64, Fence: fence.Int64,

@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -20,25 +21,30 @@ import (
 type Claim struct {
 	Owner        string
 	Mode         driver.Mode
-	Ticket       int64  // the place's number in line; 0: a hold
+	Ticket       int64  // the place's number in the queue; 0: a hold
 	Fence        int64  // of the hold; 0: a place
 	Since, Until int64  // Since 0: not known; Until may be Forever
 	Meta         string // JSON; "": none
 	Address      string // where its end can be heard of, for backends that keep this
+
+	// Only a store in memory has these.
+	Decoded  map[string]string // instead of Meta
+	OnRevoke func()
 }
 
 // Forever is the end of a claim without an end: the last whole µs.
 const Forever = math.MaxInt64 / 1000 * 1000
 
 // Holds reports whether c is a hold and not a place in the queue.
-func (c Claim) Holds() bool { return c.Fence > 0 }
+func (c *Claim) Holds() bool { return c.Fence > 0 }
 
 // Info describes c as of now.
-func (c Claim) Info(now int64) driver.Holder {
+func (c *Claim) Info(now int64) driver.Holder {
 	h := driver.Holder{
 		Owner: c.Owner, Mode: c.Mode, Fence: uint64(c.Fence),
 		// A grant may be younger than the look at the clock before it was read.
 		Held: time.Duration(max(now-c.Since, 0)), Left: time.Duration(c.Until - now),
+		Meta: maps.Clone(c.Decoded),
 	}
 	if c.Since == 0 {
 		h.Held = -1
@@ -53,28 +59,68 @@ func (c Claim) Info(now int64) driver.Holder {
 	return h
 }
 
+// request is the attempt that c's owner would make.
+func (c *Claim) request(limit int) driver.Request {
+	return driver.Request{Hold: driver.Hold{Owner: c.Owner, Mode: c.Mode}, Limit: limit}
+}
+
 // Lock is the state of one name.
 type Lock struct {
 	Kind   driver.Mode // Exclusive, Write or Counted; Write stands for Read too
 	Limit  int
 	Number int64   // of the last grant, see Next
-	Claims []Claim // the living: holds, then places in their order; see Sort
+	Claims []Claim // holds, then places in their order; see Sort and Expire
+}
+
+func order(a, b Claim) int {
+	return cmp.Or(cmp.Compare(a.Ticket, b.Ticket), cmp.Compare(a.Fence, b.Fence))
 }
 
 // Sort puts the holds, whose tickets are 0, before the queue.
-func (l *Lock) Sort() {
-	slices.SortFunc(l.Claims, func(a, b Claim) int {
-		return cmp.Or(cmp.Compare(a.Ticket, b.Ticket), cmp.Compare(a.Fence, b.Fence))
-	})
+func (l *Lock) Sort() { slices.SortFunc(l.Claims, order) }
+
+// Expire removes the claims that have ended, and returns their number.
+func (l *Lock) Expire(now int64) int {
+	before := len(l.Claims)
+	l.Claims = slices.DeleteFunc(l.Claims, func(c Claim) bool { return c.Until <= now })
+	return before - len(l.Claims)
 }
 
-// Claim returns the owner's claim.
-func (l *Lock) Claim(owner string) (Claim, bool) {
-	i := slices.IndexFunc(l.Claims, func(c Claim) bool { return c.Owner == owner })
-	if i < 0 {
-		return Claim{}, false
+func (l *Lock) index(owner string) int {
+	return slices.IndexFunc(l.Claims, func(c Claim) bool { return c.Owner == owner })
+}
+
+// Claim returns the owner's claim, until the next change; nil: it has none.
+func (l *Lock) Claim(owner string) *Claim {
+	if i := l.index(owner); i >= 0 {
+		return &l.Claims[i]
 	}
-	return l.Claims[i], true
+	return nil
+}
+
+// Hold returns the owner's hold, until the next change; nil: it has none.
+func (l *Lock) Hold(owner string) *Claim {
+	if c := l.Claim(owner); c != nil && c.Holds() {
+		return c
+	}
+	return nil
+}
+
+// Remove ends the owner's claim, and reports whether it had one.
+func (l *Lock) Remove(owner string) bool {
+	i := l.index(owner)
+	if i < 0 {
+		return false
+	}
+	l.Claims = slices.Delete(l.Claims, i, i+1)
+	return true
+}
+
+// put replaces the owner's claim, or adds one.
+func (l *Lock) put(c Claim) {
+	l.Remove(c.Owner)
+	i, _ := slices.BinarySearchFunc(l.Claims, c, order)
+	l.Claims = slices.Insert(l.Claims, i, c)
 }
 
 // KindOf returns the kind of lock that a mode belongs to.
@@ -85,114 +131,11 @@ func KindOf(m driver.Mode) driver.Mode {
 	return m
 }
 
-// Check refuses a request that can't be granted as long as the lock has other claims.
-func (l *Lock) Check(r driver.Request) error {
-	if len(l.Claims) == 0 {
-		return nil
-	}
-	if l.Kind != KindOf(r.Mode) {
-		return fmt.Errorf("%w: the name is in use for another kind of lock (%v, not %v)", driver.ErrInvalid, l.Kind, r.Mode)
-	}
-	if r.Mode == driver.Counted && l.Limit != r.Limit {
-		return fmt.Errorf("%w: the semaphore is in use with limit %d, not %d", driver.ErrInvalid, l.Limit, r.Limit)
-	}
-	if own, ok := l.Claim(r.Owner); ok && own.Holds() && own.Mode == driver.Read && r.Mode == driver.Write {
-		return fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
-	}
-	return nil
-}
-
-// Blockers returns the claims that block r; r may hold if there are none. A place in the queue
-// blocks r only if it is ahead of r's own.
-func (l *Lock) Blockers(r driver.Request) []Claim {
-	own, known := l.Claim(r.Owner)
-	if known && own.Holds() {
-		return nil
-	}
-	var ahead []Claim
-	for _, c := range l.Claims {
-		behind := known && c.Ticket >= own.Ticket
-		share := r.Mode == driver.Read && c.Mode == driver.Read
-		if !behind && !share {
-			ahead = append(ahead, c)
-		}
-	}
-	if r.Mode == driver.Counted && len(ahead) < r.Limit {
-		return nil
-	}
-	return ahead
-}
-
-// LimitTurn ends the first place in the queue after TurnLife if nothing but its owner's absence keeps it
-// from holding. It returns the place if that changed it.
-func (l *Lock) LimitTurn(now int64) *Claim {
-	i := slices.IndexFunc(l.Claims, func(c Claim) bool { return !c.Holds() })
-	if i < 0 || l.Claims[i].Until <= now+int64(driver.TurnLife) {
-		return nil
-	}
-	first := &l.Claims[i]
-	if len(l.Blockers(driver.Request{Hold: driver.Hold{Owner: first.Owner, Mode: first.Mode}, Limit: l.Limit})) > 0 {
-		return nil
-	}
-	first.Until = now + int64(driver.TurnLife)
-	return first
-}
-
-// LetsIn returns the places in the queue whose owners may hold now, and whether an owner without a place
-// may hold too. Behind a place that is blocked, all are.
-func (l *Lock) LetsIn() (places []Claim, others bool) {
-	others = true
-	for _, c := range l.Claims {
-		if c.Holds() {
-			continue
-		}
-		if len(l.Blockers(driver.Request{Hold: driver.Hold{Owner: c.Owner, Mode: c.Mode}, Limit: l.Limit})) > 0 {
-			return places, false
-		}
-		places = append(places, c)
-		others = others && !c.Mode.Alone()
-	}
-	return places, others
-}
-
-// PlaceLife is how long a place lives that is written now. It exceeds a long TTL, so that few of the
-// waiter's attempts have to write it again: a place that is Fresh stays.
-func PlaceLife(ttl time.Duration) time.Duration {
-	return ttl + max(0, min(ttl/2, ttl-2*driver.TurnLife))
-}
-
-// Fresh reports whether a place lives for at least ttl from now on.
-func (c Claim) Fresh(ttl time.Duration, now int64) bool { return c.Until >= now+int64(ttl) }
-
-// NextTicket returns the ticket of a new place in the queue.
-func (l *Lock) NextTicket() int64 {
-	if n := len(l.Claims); n > 0 {
-		return l.Claims[n-1].Ticket + 1
-	}
-	return 1
-}
-
-// Refusal returns the error for a request that the claims ahead block.
-func Refusal(ahead []Claim, now int64) error {
-	e := &driver.HeldError{}
-	first := ahead[0].Until
-	for _, c := range ahead {
-		first = min(first, c.Until)
-		if c.Holds() || !ahead[0].Holds() {
-			e.Holders = append(e.Holders, c.Info(now))
-		}
-	}
-	if first < Forever {
-		e.Retry = time.Duration(first - now)
-	}
-	return e
-}
-
 // Info describes the lock called name as of now.
 func (l *Lock) Info(name string, now int64) driver.Info {
 	i := driver.Info{Name: name}
-	for _, c := range l.Claims {
-		if c.Holds() {
+	for n := range l.Claims {
+		if c := &l.Claims[n]; c.Holds() {
 			i.Holders = append(i.Holders, c.Info(now))
 		} else {
 			i.Waiters = append(i.Waiters, c.Info(now))

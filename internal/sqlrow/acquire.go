@@ -32,7 +32,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.notifier.Address(0)}
+	c := claims.Claim{Meta: meta, Address: b.notifier.Address(0)}
 	// Where this backend waits, others hold or have places, and take would change nothing.
 	if r.Mode.Alone() && !b.watchers.watched(KeyOf(r.Name)) {
 		if g, err := b.take(ctx, r, c); err != nil || g.Fence > 0 {
@@ -42,8 +42,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	var g driver.Grant
 	holds := false
 	err = b.change(ctx, r.Name, func(s *state) (v decision) {
-		own, ok := s.Claim(r.Owner)
-		holds = ok && own.Holds()
+		holds = s.Hold(r.Owner) != nil
 		g, v = s.decide(r, c)
 		return v
 	})
@@ -92,50 +91,18 @@ func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (d
 
 // decide grants or refuses a request whose claim would be c.
 func (s *state) decide(r driver.Request, c claims.Claim) (driver.Grant, decision) {
-	if err := s.Check(r); err != nil {
-		return driver.Grant{}, decision{err: err}
-	}
-	if ahead := s.Blockers(r); len(ahead) > 0 {
-		limited := s.LimitTurn(s.now) != nil
-		if limited {
-			ahead = s.Blockers(r)
-		}
-		refusal := claims.Refusal(ahead, s.now)
-		queued := r.Queue && s.enqueue(r, c)
-		return driver.Grant{}, decision{write: queued || limited, err: refusal}
-	}
-	return s.grant(r, c)
-}
-
-// grant makes r's owner hold.
-func (s *state) grant(r driver.Request, c claims.Claim) (driver.Grant, decision) {
 	number, err := s.Next(s.now / micro)
 	if err != nil {
 		return driver.Grant{}, decision{err: err}
 	}
-	v := decision{write: true}
-	c.Since, c.Until = s.now, s.ends(r.TTL)
-	if own, ok := s.Claim(r.Owner); ok && own.Holds() {
-		c.Since, c.Until, v.frees = own.Since, max(c.Until, own.Until), own.Mode != r.Mode
+	c.Fence, r.TTL = number<<claims.SpanBits, wholeMicros(r.TTL)
+	d := s.Acquire(&r, c, s.now)
+	v := decision{write: d.Own || d.First, frees: d.Frees, err: d.Err}
+	if d.Err != nil {
+		return driver.Grant{}, v
 	}
-	c.Fence = number << claims.SpanBits
-	s.Kind, s.Limit, s.Number = claims.KindOf(r.Mode), r.Limit, number
-	s.set(c)
+	s.Number = number
 	return driver.Grant{Fence: uint64(c.Fence), Fences: claims.Fences(r), TTL: r.TTL}, v
-}
-
-// enqueue keeps r's place in the queue, or adds one. It reports whether that changes the row.
-func (s *state) enqueue(r driver.Request, c claims.Claim) bool {
-	c.Ticket, c.Since = s.NextTicket(), s.now
-	if own, ok := s.Claim(r.Owner); ok {
-		if own.Fresh(r.TTL, s.now) && own.Address == c.Address {
-			return false
-		}
-		c.Ticket, c.Since = own.Ticket, own.Since
-	}
-	c.Until = s.ends(claims.PlaceLife(r.TTL))
-	s.set(c)
-	return true
 }
 
 // Release ends a hold or a place in the queue. An exclusive hold takes one statement.
@@ -167,7 +134,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 		}
 	}
 	return b.change(ctx, h.Name, func(s *state) decision {
-		if !s.remove(h.Owner) {
+		if !s.Remove(h.Owner) {
 			return decision{err: driver.ErrLost}
 		}
 		return decision{write: true, frees: true}

@@ -167,8 +167,8 @@ func (n *renewCall) findUnrenewed(what Extension, list []int, until int64) (left
 			left = append(left, i)
 			continue
 		}
-		switch c, ok := s.Claim(n.holds[i].Owner); {
-		case !ok || !c.Holds():
+		switch c := s.Hold(n.holds[i].Owner); {
+		case c == nil:
 			n.answers[i] = driver.ErrLost
 		case !c.Mode.Alone():
 			left = append(left, i)
@@ -219,12 +219,11 @@ func (n *renewCall) renewOne(name string, list []int) {
 
 // renew makes a hold last for its TTL at least, with a new address if there is one.
 func (s *state) renew(h driver.Hold, address string) (changed bool, err error) {
-	c, ok := s.Claim(h.Owner)
-	if !ok || !c.Holds() {
+	c := s.Hold(h.Owner)
+	if c == nil {
 		return false, driver.ErrLost
 	}
 	c.Until, c.Address = max(s.ends(h.TTL), c.Until), cmp.Or(address, c.Address)
-	s.set(c)
 	s.Number = max(s.Number, int64(h.Floor>>claims.SpanBits))
 	return true, nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -44,10 +43,9 @@ func read(row Row, now int64) (*state, error) {
 		return nil, fmt.Errorf("%w: the lock's row was changed by another program: %w", driver.ErrInvalid, err)
 	}
 	for _, e := range entries {
-		if e.Until > now {
-			s.Claims = append(s.Claims, e.claim())
-		}
+		s.Claims = append(s.Claims, e.claim())
 	}
+	s.Expire(s.now)
 	s.Sort()
 	return s, nil
 }
@@ -83,20 +81,6 @@ func bytesOf(text string) []byte {
 		return nil
 	}
 	return []byte(text)
-}
-
-// set replaces the owner's claim, or adds one.
-func (s *state) set(c claims.Claim) {
-	s.remove(c.Owner)
-	s.Claims = append(s.Claims, c)
-	s.Sort()
-}
-
-// remove reports whether owner had a claim.
-func (s *state) remove(owner string) bool {
-	before := len(s.Claims)
-	s.Claims = slices.DeleteFunc(s.Claims, func(c claims.Claim) bool { return c.Owner == owner })
-	return len(s.Claims) < before
 }
 
 // claimRecord is a claim as Row.Claims stores it.

@@ -82,22 +82,22 @@ func TestOddRows(t *testing.T) {
 
 // A waiter listens to the claim that it must wait for last. It listens to none if any of several may
 // end first.
-func TestBellOf(t *testing.T) {
-	a, b := claims.Claim{Owner: "a", Address: "a"}, claims.Claim{Owner: "b", Address: "b"}
+func TestAddressOf(t *testing.T) {
+	a, b := &claims.Claim{Owner: "a", Address: "a"}, &claims.Claim{Owner: "b", Address: "b"}
 	for _, c := range []struct {
-		ahead []claims.Claim
-		mode  driver.Mode
-		tag   string
-		found bool
+		ahead   []*claims.Claim
+		mode    driver.Mode
+		address string
+		found   bool
 	}{
 		{nil, driver.Exclusive, "", false},
-		{[]claims.Claim{a}, driver.Exclusive, "a", true},
-		{[]claims.Claim{a, b}, driver.Write, "b", true},
-		{[]claims.Claim{a, b}, driver.Counted, "", false},
-		{[]claims.Claim{b, b}, driver.Counted, "b", true},
+		{[]*claims.Claim{a}, driver.Exclusive, "a", true},
+		{[]*claims.Claim{a, b}, driver.Write, "b", true},
+		{[]*claims.Claim{a, b}, driver.Counted, "", false},
+		{[]*claims.Claim{b, b}, driver.Counted, "b", true},
 	} {
-		if tag, found := addressOf(c.ahead, c.mode); tag != c.tag || found != c.found {
-			t.Errorf("%v of %v: %q, %v", c.mode, c.ahead, tag, found)
+		if address, found := addressOf(c.ahead, c.mode); address != c.address || found != c.found {
+			t.Errorf("%v of %v: %q, %v", c.mode, c.ahead, address, found)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestWholeMicros(t *testing.T) {
 	}
 	r := asks("x", driver.Counted)
 	r.TTL = 1_000_001
-	s.grant(r, claims.Claim{Owner: r.Owner, Mode: r.Mode})
+	s.decide(r, claims.Claim{})
 	row, err := s.write("x")
 	if err != nil || row.Claimed != 1000+1001 {
 		t.Errorf("a TTL of %v from 1000 on ends at %d, %v", r.TTL, row.Claimed, err)

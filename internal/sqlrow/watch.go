@@ -302,10 +302,10 @@ func (l *rowWatcher) readMarked(ctx context.Context) (*state, error) {
 func (l *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
-	var ahead []claims.Claim
+	var ahead []*claims.Claim
 	var mode driver.Mode
 	for w := range l.waiters {
-		blockers := s.Blockers(w.request)
+		blockers := s.Blockers(&w.request)
 		w.next = len(blockers) == 0 || blockers[len(blockers)-1].Holds()
 		if len(blockers) == 0 {
 			w.ready.Notify()
@@ -318,7 +318,7 @@ func (l *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
 
 // addressOf returns the address to wait for. A waiter that all claims must make way for waits for
 // the last of them. A permit may come from any of them, so there must not be several addresses.
-func addressOf(ahead []claims.Claim, mode driver.Mode) (address string, found bool) {
+func addressOf(ahead []*claims.Claim, mode driver.Mode) (address string, found bool) {
 	if len(ahead) == 0 {
 		return "", false
 	}

@@ -1,0 +1,188 @@
+package claims
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Decision is the answer to an attempt, and says what it has changed.
+type Decision struct {
+	Err   error // why the owner does not hold
+	Own   bool  // the owner's claim is new or was changed
+	First bool  // the first place in the queue ends sooner
+	Frees bool  // others may be let in
+}
+
+// Acquire decides an attempt as of now. c has what the owner's hold is to have: its fence, and all that comes from the request
+// but the times. If the attempt is refused and r has Queue, c becomes the owner's place in the queue.
+func (l *Lock) Acquire(r *driver.Request, c Claim, now int64) Decision {
+	if err := l.check(r); err != nil {
+		return Decision{Err: err}
+	}
+	own := l.Claim(r.Owner)
+	c.Owner, c.Mode, c.Since, c.Until = r.Owner, r.Mode, now, now+int64(r.TTL)
+	if !l.Admits(r) {
+		d := Decision{First: l.limitTurn(now) != nil}
+		d.Err = l.refusal(r, now)
+		d.Own = r.Queue && l.enqueue(own, c, r.TTL)
+		return d
+	}
+	d := Decision{Own: true}
+	if own != nil && own.Holds() {
+		c.Since, c.Until, d.Frees = own.Since, max(c.Until, own.Until), own.Mode != r.Mode
+	}
+	l.Kind, l.Limit = KindOf(r.Mode), r.Limit
+	l.put(c)
+	return d
+}
+
+// enqueue makes c the owner's place at the end of the queue. It keeps the place that the owner has, and reports whether
+// that changed.
+func (l *Lock) enqueue(own *Claim, c Claim, ttl time.Duration) bool {
+	now := c.Since
+	c.Fence, c.OnRevoke, c.Until = 0, nil, now+int64(placeLife(ttl))
+	switch {
+	case own == nil:
+		c.Ticket = l.nextTicket()
+	case own.Until >= now+int64(ttl) && own.Address == c.Address:
+		return false
+	default:
+		c.Ticket, c.Since = own.Ticket, own.Since
+	}
+	l.put(c)
+	return true
+}
+
+// placeLife is how long a place lives that is written now. It exceeds a long TTL, so that few of the
+// waiter's attempts have to write it again: a place that lives for the TTL stays.
+func placeLife(ttl time.Duration) time.Duration {
+	return ttl + max(0, min(ttl/2, ttl-2*driver.TurnLife))
+}
+
+func (l *Lock) nextTicket() int64 {
+	if n := len(l.Claims); n > 0 {
+		return l.Claims[n-1].Ticket + 1
+	}
+	return 1
+}
+
+// check refuses a request that can't be granted as long as the lock has other claims.
+func (l *Lock) check(r *driver.Request) error {
+	if len(l.Claims) == 0 {
+		return nil
+	}
+	if l.Kind != KindOf(r.Mode) {
+		return fmt.Errorf("%w: the name is in use for another kind of lock (%v, not %v)", driver.ErrInvalid, l.Kind, r.Mode)
+	}
+	if r.Mode == driver.Counted && l.Limit != r.Limit {
+		return fmt.Errorf("%w: the semaphore is in use with limit %d, not %d", driver.ErrInvalid, l.Limit, r.Limit)
+	}
+	if own := l.Hold(r.Owner); own != nil && own.Mode == driver.Read && r.Mode == driver.Write {
+		return fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
+	}
+	return nil
+}
+
+// Admits reports whether r's owner may hold.
+func (l *Lock) Admits(r *driver.Request) bool {
+	room := 1
+	if r.Mode == driver.Counted {
+		room = r.Limit
+	}
+	for range l.ahead(r) {
+		if room--; room <= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// ahead yields the claims that r's owner can't share the lock with, except for permits. A place in the queue is ahead of those
+// behind it and of owners without a place, and nothing is ahead of a hold.
+func (l *Lock) ahead(r *driver.Request) iter.Seq[*Claim] {
+	return func(yield func(*Claim) bool) {
+		own := l.Claim(r.Owner)
+		if own != nil && own.Holds() {
+			return
+		}
+		for i := range l.Claims {
+			c := &l.Claims[i]
+			share := r.Mode == driver.Read && c.Mode == driver.Read
+			if c == own || !share && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// Blockers returns the claims that block r, until the next change; r may hold if there are none.
+func (l *Lock) Blockers(r *driver.Request) []*Claim {
+	if l.Admits(r) {
+		return nil
+	}
+	return slices.Collect(l.ahead(r))
+}
+
+// maxNamed bounds the holders that a refusal names: one of ten thousand permits stays cheap to try.
+const maxNamed = 64
+
+// refusal returns the error for a request that the claims ahead block. It names the holders, or without any the queue.
+func (l *Lock) refusal(r *driver.Request, now int64) *driver.HeldError {
+	e := &driver.HeldError{}
+	first, held := int64(Forever), false
+	for c := range l.ahead(r) {
+		first, held = min(first, c.Until), held || c.Holds()
+		if (c.Holds() || !held) && len(e.Holders) < maxNamed {
+			e.Holders = append(e.Holders, c.Info(now))
+		}
+	}
+	if first < Forever {
+		e.Retry = time.Duration(first - now)
+	}
+	return e
+}
+
+// LetsIn returns the places in the queue whose owners may hold now, and whether an owner without a place
+// may hold too. Behind a place that is blocked, all are.
+func (l *Lock) LetsIn() (places []Claim, others bool) {
+	others = true
+	for _, c := range l.Claims {
+		if c.Holds() {
+			continue
+		}
+		if r := c.request(l.Limit); !l.Admits(&r) {
+			return places, false
+		}
+		places = append(places, c)
+		others = others && !c.Mode.Alone()
+	}
+	return places, others
+}
+
+// FirstPlace returns the first place in the queue, until the next change; nil: there is none.
+func (l *Lock) FirstPlace() *Claim {
+	for i := range l.Claims {
+		if !l.Claims[i].Holds() {
+			return &l.Claims[i]
+		}
+	}
+	return nil
+}
+
+// limitTurn ends the first place in the queue after TurnLife if nothing but its owner's absence keeps it
+// from holding. It returns the place if that changed it.
+func (l *Lock) limitTurn(now int64) *Claim {
+	first := l.FirstPlace()
+	if first == nil || first.Until <= now+int64(driver.TurnLife) {
+		return nil
+	}
+	if r := first.request(l.Limit); !l.Admits(&r) {
+		return nil
+	}
+	first.Until = now + int64(driver.TurnLife)
+	return first
+}
