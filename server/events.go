@@ -28,11 +28,11 @@ type events struct {
 }
 
 // events begins the answer to a request as a stream of events.
-func (c *exchange) events() *events {
-	h := c.w.Header()
+func (ex *exchange) events() *events {
+	h := ex.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // nginx would keep events back
-	return &events{c, http.NewResponseController(c.w)}
+	return &events{ex, http.NewResponseController(ex.w)}
 }
 
 // send writes an event. A nil v has no data.
@@ -84,8 +84,8 @@ func (e *events) forward(ctx context.Context, first string, signal <-chan struct
 }
 
 // subscribe adds the callbacks by which r's client gets the events of its hold, if the request has a ClientHeader.
-func (c *exchange) subscribe(r *driver.Request, revocable bool) error {
-	client := c.r.Header.Get(httpwire.ClientHeader)
+func (ex *exchange) subscribe(r *driver.Request, revocable bool) error {
+	client := ex.r.Header.Get(httpwire.ClientHeader)
 	if client == "" {
 		if revocable {
 			return invalid("revocable needs the header %s, and a client that reads /v1/news with it", httpwire.ClientHeader)
@@ -95,13 +95,13 @@ func (c *exchange) subscribe(r *driver.Request, revocable bool) error {
 	if !isSecret(client) {
 		return errSecret
 	}
-	subs, h, key := &c.s.subscribers, r.Hold, clientKey{c.who.Name, client}
+	subs, h, key := &ex.s.subscribers, r.Hold, clientKey{ex.who.Name, client}
 	r.OnLost = func() {
 		subs.post(key, httpwire.EventLost, h)
-		c.s.seen.Lost(h)
+		ex.s.seen.Lost(h)
 	}
 	if revocable {
-		if !c.s.caps.Revocable.Has(r.Mode) {
+		if !ex.s.caps.Revocable.Has(r.Mode) {
 			return problem(http.StatusNotImplemented, httpwire.Unsupported, "the backend can't ask the holder of a lock of mode %v", r.Mode)
 		}
 		r.OnRevoke = func() { subs.post(key, httpwire.EventAsked, h) }
@@ -117,27 +117,27 @@ func isSecret(s string) bool {
 }
 
 // news sends a client the news of its holds.
-func (c *exchange) news() error {
-	if err := c.noBody(); err != nil {
+func (ex *exchange) news() error {
+	if err := ex.noBody(); err != nil {
 		return err
 	}
-	client := c.r.Header.Get(httpwire.ClientHeader)
+	client := ex.r.Header.Get(httpwire.ClientHeader)
 	if !isSecret(client) {
 		return errSecret
 	}
-	ctx, end, err := c.stream()
+	ctx, end, err := ex.stream()
 	if err != nil {
 		return err
 	}
 	defer end()
-	m := c.s.subscribers.enter(clientKey{c.who.Name, client})
-	defer c.s.subscribers.leave(m)
-	e := c.events()
+	m := ex.s.subscribers.enter(clientKey{ex.who.Name, client})
+	defer ex.s.subscribers.leave(m)
+	e := ex.events()
 	return e.forward(ctx, httpwire.EventHello, m.added, func() error {
-		pending := c.s.subscribers.take(m)
+		pending := ex.s.subscribers.take(m)
 		for i, p := range pending {
 			if err := e.send(p.event, p.news); err != nil {
-				c.s.subscribers.putBack(m, pending[i:])
+				ex.s.subscribers.putBack(m, pending[i:])
 				return err
 			}
 		}

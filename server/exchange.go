@@ -36,26 +36,26 @@ type recorder struct {
 // answerTime is how long a client may take to read an answer that is no stream.
 const answerTime = 30 * time.Second
 
-func (w *recorder) begin(status int) {
-	if w.status == 0 {
-		w.status = status
-		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(answerTime)) // not supported in tests
+func (r *recorder) begin(status int) {
+	if r.status == 0 {
+		r.status = status
+		_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(answerTime)) // not supported in tests
 	}
 }
 
 // WriteHeader begins the answer.
-func (w *recorder) WriteHeader(status int) {
-	w.begin(status)
-	w.ResponseWriter.WriteHeader(status)
+func (r *recorder) WriteHeader(status int) {
+	r.begin(status)
+	r.ResponseWriter.WriteHeader(status)
 }
 
-func (w *recorder) Write(b []byte) (int, error) {
-	w.begin(http.StatusOK)
-	return w.ResponseWriter.Write(b)
+func (r *recorder) Write(b []byte) (int, error) {
+	r.begin(http.StatusOK)
+	return r.ResponseWriter.Write(b)
 }
 
 // Unwrap is for http.ResponseController.
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // serve makes a handler of f: enter, if any, lets the caller in or not, and fail answers with an error. It logs
 // and measures the request.
@@ -85,69 +85,69 @@ func (s *Server) serve(pattern string, enter, f handler, fail func(*exchange, er
 }
 
 // reportPanic logs a panic, which net/http's own log may not show. The client gets no answer.
-func (c *exchange) reportPanic(pattern string) {
+func (ex *exchange) reportPanic(pattern string) {
 	v := recover()
 	if v == nil {
 		return
 	}
-	if log := c.s.o.Log; log != nil && v != http.ErrAbortHandler {
+	if log := ex.s.o.Log; log != nil && v != http.ErrAbortHandler {
 		log.Error("panic: a bug in distlock", "call", pattern, "panic", v, "stack", string(debug.Stack()))
 	}
 	panic(v)
 }
 
 // enter finds out who calls, and refuses a client that means another backend.
-func (c *exchange) enter() error {
-	who, err := c.s.o.Access.identify(c.r)
+func (ex *exchange) enter() error {
+	who, err := ex.s.o.Access.identify(ex.r)
 	if err != nil {
 		return err
 	}
-	c.who = who
-	c.w.Header().Set(httpwire.BackendHeader, c.s.name)
-	if want := c.r.Header.Get(httpwire.BackendHeader); want != "" && want != c.s.name {
-		return problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server's backend is %s", c.s.caps.Name)
+	ex.who = who
+	ex.w.Header().Set(httpwire.BackendHeader, ex.s.name)
+	if want := ex.r.Header.Get(httpwire.BackendHeader); want != "" && want != ex.s.name {
+		return problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server's backend is %s", ex.s.caps.Name)
 	}
 	return nil
 }
 
 // fail answers with the error, unless the answer has begun.
-func (c *exchange) fail(err error) httpwire.Kind {
+func (ex *exchange) fail(err error) httpwire.Kind {
 	p := problemOf(err)
 	if errors.Is(err, context.DeadlineExceeded) && p.Kind == httpwire.Unknown {
 		p.Status, p.Title = http.StatusGatewayTimeout, http.StatusText(http.StatusGatewayTimeout)
 	}
-	if c.w.status == 0 {
-		writeProblem(c.w, p)
+	if ex.w.status == 0 {
+		writeProblem(ex.w, p)
 	}
 	return p.Kind
 }
 
 // json answers with v.
-func (c *exchange) json(v any) error {
-	c.w.Header().Set("Content-Type", "application/json")
-	return json.NewEncoder(c.w).Encode(v)
+func (ex *exchange) json(v any) error {
+	ex.w.Header().Set("Content-Type", "application/json")
+	return json.NewEncoder(ex.w).Encode(v)
 }
 
 // may returns an error if the caller does not have a right for a lock.
-func (c *exchange) may(r Right, name string) error {
-	if c.who.May(r, name) {
+func (ex *exchange) may(r Right, name string) error {
+	if ex.who.May(r, name) {
 		return nil
 	}
-	return problem(http.StatusForbidden, httpwire.Denied, "%s has not the right to %v this lock; rights are given for prefixes of names", c.who, r)
+	return problem(http.StatusForbidden, httpwire.Denied, "%s has not the right to %v this lock; rights are given for prefixes of names", ex.who, r)
 }
 
 // stream counts a request that stays open. It returns a context that ends with the request or when the server
 // drains, and the function to call at the end.
-func (c *exchange) stream() (context.Context, func(), error) {
-	s, who := c.s, c.who.Name // which may be another one at the end
+func (ex *exchange) stream() (context.Context, func(), error) {
+	s, who := ex.s, ex.who.Name // which may be another one at the end
 	if !s.quota.open(who, s.o.MaxStreams) {
-		return nil, nil, problem(http.StatusTooManyRequests, httpwire.Unsent, "%s has %d open requests that wait: that is the limit", c.who, s.o.MaxStreams)
+		return nil, nil, problem(http.StatusTooManyRequests, httpwire.Unsent, "%s has %d open requests that wait: that is the limit", ex.who, s.o.MaxStreams)
 	}
 	if err := s.begin(); err != nil {
 		s.quota.close(who)
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithCancelCause(c.r.Context())
+	ctx, cancel := context.WithCancelCause(ex.r.Context())
 	stop := context.AfterFunc(s.drained, func() { cancel(errDraining) })
 	end := func() {
 		stop()

@@ -19,8 +19,8 @@ const (
 )
 
 // list answers with the names, in their order, that begin with a prefix and that the caller may see.
-func (c *exchange) list() error {
-	q, err := c.query("prefix", "after", "limit")
+func (ex *exchange) list() error {
+	q, err := ex.query("prefix", "after", "limit")
 	if err != nil {
 		return err
 	}
@@ -30,10 +30,10 @@ func (c *exchange) list() error {
 			return invalid("limit is %.20q: want 1 to %d", text, maxPage)
 		}
 	}
-	if !c.who.sees(q.Get("prefix")) {
-		return c.may(See, q.Get("prefix"))
+	if !ex.who.sees(q.Get("prefix")) {
+		return ex.may(See, q.Get("prefix"))
 	}
-	names, err := c.s.inspection.names(c.r.Context(), c.who, q.Get("prefix"), q.Get("after"), limit)
+	names, err := ex.s.inspection.names(ex.r.Context(), ex.who, q.Get("prefix"), q.Get("after"), limit)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (c *exchange) list() error {
 	if len(names) > limit {
 		page.Names, page.Next = names[:limit], names[limit-1]
 	}
-	return c.json(page)
+	return ex.json(page)
 }
 
 // sees reports whether the identity may see any name with a prefix.
@@ -52,43 +52,43 @@ func (i *Identity) sees(prefix string) bool {
 }
 
 // inspect describes a lock.
-func (c *exchange) inspect() error {
-	name, err := c.pathName()
+func (ex *exchange) inspect() error {
+	name, err := ex.pathName()
 	if err != nil {
 		return err
 	}
-	if err := c.may(See, name); err != nil {
+	if err := ex.may(See, name); err != nil {
 		return err
 	}
-	info, err := c.s.inspection.Inspect(c.r.Context(), name)
+	info, err := ex.s.inspection.Inspect(ex.r.Context(), name)
 	if err != nil {
 		return err
 	}
-	return c.json(httpwire.FromInfo(info, c.who.May(Break, name)))
+	return ex.json(httpwire.FromInfo(info, ex.who.May(Break, name)))
 }
 
 // ask requests the release of a lock from its holder.
-func (c *exchange) ask() error { return c.onHolder(Ask) }
+func (ex *exchange) ask() error { return ex.onHolder(Ask) }
 
 // breakLock unlocks by force.
-func (c *exchange) breakLock() error { return c.onHolder(Break) }
+func (ex *exchange) breakLock() error { return ex.onHolder(Break) }
 
 // forHolder asks a holder for its lock, or breaks it.
-func (c *exchange) forHolder(ctx context.Context, right Right, h driver.Hold, fence uint64) error {
+func (ex *exchange) forHolder(ctx context.Context, right Right, h driver.Hold, fence uint64) error {
 	if right == Break {
-		err := c.backendRelease(ctx, h)
+		err := ex.backendRelease(ctx, h)
 		if err == nil {
-			c.s.seen.Broken(h, fence, c.who.Name)
+			ex.s.seen.Broken(h, fence, ex.who.Name)
 		}
 		return err
 	}
-	r, ok := c.s.backend.(driver.Revoker)
+	r, ok := ex.s.backend.(driver.Revoker)
 	if !ok {
 		return errNoAsking
 	}
 	began := time.Now()
 	err := r.Revoke(ctx, h)
-	c.s.metrics.backend("revoke", err, time.Since(began))
+	ex.s.metrics.backend("revoke", err, time.Since(began))
 	if errors.Is(err, driver.ErrSkip) {
 		return errNoAsking
 	}
@@ -98,16 +98,16 @@ func (c *exchange) forHolder(ctx context.Context, right Right, h driver.Hold, fe
 var errNoAsking = fmt.Errorf("%w: the backend can't ask holders for their locks", driver.ErrUnsupported)
 
 // onHolder acts on the holder that the body names, so that a successor can't be hit.
-func (c *exchange) onHolder(right Right) error {
-	name, err := c.pathName()
+func (ex *exchange) onHolder(right Right) error {
+	name, err := ex.pathName()
 	if err != nil {
 		return err
 	}
-	if err := c.may(right, name); err != nil {
+	if err := ex.may(right, name); err != nil {
 		return err
 	}
 	var m httpwire.Ask
-	if err := c.decode(&m, httpwire.MaxBody); err != nil {
+	if err := ex.decode(&m, httpwire.MaxBody); err != nil {
 		return err
 	}
 	h := driver.Hold{Name: name, Owner: m.Owner, Mode: m.Mode}
@@ -117,22 +117,22 @@ func (c *exchange) onHolder(right Right) error {
 	case m.Owner != "" && !isOwner(m.Owner):
 		return errOwner
 	case m.Owner == "" || m.Mode == 0:
-		if h, err = c.holder(name, m); err != nil {
+		if h, err = ex.holder(name, m); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
+	ctx, cancel := context.WithTimeout(ex.r.Context(), callTimeout)
 	defer cancel()
-	if err := c.forHolder(ctx, right, h, m.Fence); err != nil {
+	if err := ex.forHolder(ctx, right, h, m.Fence); err != nil {
 		return err
 	}
-	c.w.WriteHeader(204)
+	ex.w.WriteHeader(204)
 	return nil
 }
 
 // holder finds the holder that m names.
-func (c *exchange) holder(name string, m httpwire.Ask) (driver.Hold, error) {
-	info, err := c.s.inspection.Inspect(c.r.Context(), name)
+func (ex *exchange) holder(name string, m httpwire.Ask) (driver.Hold, error) {
+	info, err := ex.s.inspection.Inspect(ex.r.Context(), name)
 	if err != nil {
 		return driver.Hold{}, err
 	}

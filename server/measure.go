@@ -82,17 +82,17 @@ const listsAtOnce = 4
 var errNoInspection = fmt.Errorf("%w: the backend doesn't know its holders", driver.ErrUnsupported)
 
 // List calls f with each name that begins with prefix, until f returns false.
-func (n inspection) List(ctx context.Context, prefix string, f func(name string) bool) error {
-	return n.call(ctx, "list", func(ctx context.Context) error { return n.inspector.List(ctx, prefix, f) })
+func (i inspection) List(ctx context.Context, prefix string, f func(name string) bool) error {
+	return i.call(ctx, "list", func(ctx context.Context) error { return i.inspector.List(ctx, prefix, f) })
 }
 
 // names returns, in their order, the first names behind after that a client may see: limit of them, and one more if there are more.
-func (n inspection) names(ctx context.Context, who *Identity, prefix, after string, limit int) ([]string, error) {
+func (i inspection) names(ctx context.Context, who *Identity, prefix, after string, limit int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	select {
-	case n.slots <- struct{}{}:
-		defer func() { <-n.slots }()
+	case i.slots <- struct{}{}:
+		defer func() { <-i.slots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -101,7 +101,7 @@ func (n inspection) names(ctx context.Context, who *Identity, prefix, after stri
 		slices.Sort(names)
 		names = names[:min(len(names), limit+1)]
 	}
-	err := n.List(ctx, prefix, func(name string) bool {
+	err := i.List(ctx, prefix, func(name string) bool {
 		if name > after && who.May(See, name) {
 			if names = append(names, name); len(names) >= 4*(limit+1) {
 				first()
@@ -114,23 +114,23 @@ func (n inspection) names(ctx context.Context, who *Identity, prefix, after stri
 }
 
 // Inspect describes a lock.
-func (n inspection) Inspect(ctx context.Context, name string) (info driver.Info, err error) {
-	err = n.call(ctx, "inspect", func(ctx context.Context) error {
-		info, err = n.inspector.Inspect(ctx, name)
+func (i inspection) Inspect(ctx context.Context, name string) (info driver.Info, err error) {
+	err = i.call(ctx, "inspect", func(ctx context.Context) error {
+		info, err = i.inspector.Inspect(ctx, name)
 		return err
 	})
 	return info, err
 }
 
-func (n inspection) call(ctx context.Context, op string, f func(context.Context) error) error {
-	if n.inspector == nil {
+func (i inspection) call(ctx context.Context, op string, f func(context.Context) error) error {
+	if i.inspector == nil {
 		return errNoInspection
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	began := time.Now()
 	err := f(ctx)
-	n.metrics.backend(op, err, time.Since(began))
+	i.metrics.backend(op, err, time.Since(began))
 	if errors.Is(err, driver.ErrSkip) {
 		return errNoInspection
 	}

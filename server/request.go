@@ -24,8 +24,8 @@ func readBefore(w http.ResponseWriter, t time.Time) {
 }
 
 // body reads the body of the request, which has at most limit bytes.
-func (c *exchange) body(limit int64) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+func (ex *exchange) body(limit int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(ex.w, ex.r.Body, limit))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -35,13 +35,13 @@ func (c *exchange) body(limit int64) ([]byte, error) {
 	case !utf8.Valid(body):
 		return nil, invalid("the body is not UTF-8")
 	}
-	readBefore(c.w, time.Time{}) // the deadline stays if the body did not arrive
+	readBefore(ex.w, time.Time{}) // the deadline stays if the body did not arrive
 	return body, nil
 }
 
 // decode reads the body of the request, a JSON object of at most limit bytes.
-func (c *exchange) decode(v any, limit int64) error {
-	body, err := c.body(limit)
+func (ex *exchange) decode(v any, limit int64) error {
+	body, err := ex.body(limit)
 	if err != nil {
 		return err
 	}
@@ -58,8 +58,8 @@ func (c *exchange) decode(v any, limit int64) error {
 
 // noBody refuses a request with a body. A call that waits must not leave a body unread, since the end of the
 // client would not be noticed.
-func (c *exchange) noBody() error {
-	if c.r.ContentLength != 0 {
+func (ex *exchange) noBody() error {
+	if ex.r.ContentLength != 0 {
 		return invalid("there is a body: want all in the path and the query; POST /v1/acquire has one")
 	}
 	return nil
@@ -77,7 +77,7 @@ func jsonError(err error) string {
 }
 
 // lockName checks a name, and remembers it for the log.
-func (c *exchange) lockName(name string) error {
+func (ex *exchange) lockName(name string) error {
 	switch {
 	case name == "":
 		return invalid("a lock needs a name")
@@ -86,13 +86,13 @@ func (c *exchange) lockName(name string) error {
 	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
 		return invalid("the name is not UTF-8 or contains NUL")
 	}
-	c.name = name
+	ex.name = name
 	return nil
 }
 
 // hold checks a hold that a client names.
-func (c *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
-	if err := c.lockName(h.Name); err != nil {
+func (ex *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
+	if err := ex.lockName(h.Name); err != nil {
 		return driver.Hold{}, err
 	}
 	if !isOwner(h.Owner) {
@@ -101,7 +101,7 @@ func (c *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
 	// It moves with the clock, as fences do: a combinator can follow the counter of one of its members. Names may share a
 	// counter, so who has a part of them can't take it far ahead.
 	far, in := time.Now().AddDate(10, 0, 0), "ten years"
-	if !c.who.May(Lock, "") {
+	if !ex.who.May(Lock, "") {
 		far, in = time.Now().AddDate(0, 0, 1), "a day"
 	}
 	if most := uint64(far.UnixMicro()) << 10; h.Floor > most {
@@ -127,8 +127,8 @@ func isOwner(s string) bool {
 }
 
 // checkTTL refuses a TTL that the backend doesn't take.
-func (c *exchange) checkTTL(ttl time.Duration) error {
-	caps := c.s.caps
+func (ex *exchange) checkTTL(ttl time.Duration) error {
+	caps := ex.s.caps
 	if ttl < max(caps.MinTTL, time.Millisecond) || ttl > caps.Longest() {
 		return invalid("ttl_ms is %d: want %d to %d", httpwire.Up(ttl), max(httpwire.Up(caps.MinTTL), 1), httpwire.Down(caps.Longest()))
 	}
@@ -136,17 +136,17 @@ func (c *exchange) checkTTL(ttl time.Duration) error {
 }
 
 // pathName returns the name of the lock in the path.
-func (c *exchange) pathName() (string, error) {
-	name := c.r.PathValue("name")
+func (ex *exchange) pathName() (string, error) {
+	name := ex.r.PathValue("name")
 	if name == slashName {
 		name = "/"
 	}
-	return name, c.lockName(name)
+	return name, ex.lockName(name)
 }
 
 // query reads the parameters of the calls that have no body. Others than the known ones are an error.
-func (c *exchange) query(known ...string) (url.Values, error) {
-	values, err := url.ParseQuery(c.r.URL.RawQuery)
+func (ex *exchange) query(known ...string) (url.Values, error) {
+	values, err := url.ParseQuery(ex.r.URL.RawQuery)
 	if err != nil {
 		return nil, invalid("the query is malformed")
 	}

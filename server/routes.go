@@ -138,11 +138,11 @@ func (s *Server) Drain(ctx context.Context) error {
 	}
 }
 
-func (c *exchange) hello() error {
-	s := c.s
+func (ex *exchange) hello() error {
+	s := ex.s
 	_, inspect := s.backend.(driver.Inspector)
 	_, watch := s.backend.(driver.Watcher)
-	return c.json(httpwire.Hello{
+	return ex.json(httpwire.Hello{
 		Version: cmp.Or(s.o.Version, "devel"), Backend: s.caps.Name, Caps: httpwire.FromCaps(s.caps, watch, inspect),
 		Limits: httpwire.Limits{
 			Body: httpwire.MaxBody, Name: httpwire.MaxName, Meta: httpwire.MaxMeta, Renewal: httpwire.MaxHolds, Wait: httpwire.Down(httpwire.MaxWait),
@@ -151,9 +151,9 @@ func (c *exchange) hello() error {
 }
 
 // showMetrics answers in Prometheus's text format.
-func (c *exchange) showMetrics() error {
-	c.s.seen.Expire(time.Now())
-	promhttp.HandlerFor(c.s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)
+func (ex *exchange) showMetrics() error {
+	ex.s.seen.Expire(time.Now())
+	promhttp.HandlerFor(ex.s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(ex.w, ex.r)
 	return nil
 }
 

@@ -24,61 +24,61 @@ type simpleGrant struct {
 }
 
 // simpleAcquire acquires. Without an owner in the header it makes one.
-func (c *exchange) simpleAcquire() error {
+func (ex *exchange) simpleAcquire() error {
 	arrived := time.Now()
-	if err := c.noBody(); err != nil {
+	if err := ex.noBody(); err != nil {
 		return err
 	}
-	m, maxWait, err := c.simpleRequest()
+	m, maxWait, err := ex.simpleRequest()
 	if err != nil {
 		return err
 	}
 	if (m.Limit != 0) != (m.Mode == driver.Counted) {
 		return invalid("want limit, the number of permits, with mode=counted, and not with other modes")
 	}
-	m.Owner = c.r.Header.Get(httpwire.OwnerHeader)
+	m.Owner = ex.r.Header.Get(httpwire.OwnerHeader)
 	made := m.Owner == ""
 	if made {
 		m.Owner = driver.NewOwner()
 	}
-	r, err := c.request(m)
+	r, err := ex.request(m)
 	if err != nil {
 		return err
 	}
-	g, err := c.obtain(r, arrived, maxWait)
+	g, err := ex.obtain(r, arrived, maxWait)
 	for made && errors.Is(err, driver.ErrHeld) && errors.Is(err, driver.ErrSpent) && time.Since(arrived) < maxWait {
 		m.Owner = driver.NewOwner()
-		if r, err = c.request(m); err == nil {
-			g, err = c.obtain(r, arrived, maxWait)
+		if r, err = ex.request(m); err == nil {
+			g, err = ex.obtain(r, arrived, maxWait)
 		}
 	}
-	gone := c.r.Context().Err()
-	if made && (err != nil && (maxWait > 0 || c.unknown) || err == nil && gone != nil) {
-		c.forget(r.Hold)
+	gone := ex.r.Context().Err()
+	if made && (err != nil && (maxWait > 0 || ex.unknown) || err == nil && gone != nil) {
+		ex.forget(r.Hold)
 		err = cmp.Or(err, gone)
 	}
 	if err != nil {
 		return err
 	}
-	c.w.Header().Set(httpwire.OwnerHeader, m.Owner)
-	c.w.Header().Set(httpwire.FenceHeader, strconv.FormatUint(g.Fence, 10))
-	return c.json(simpleGrant{r.Name, m.Owner, g})
+	ex.w.Header().Set(httpwire.OwnerHeader, m.Owner)
+	ex.w.Header().Set(httpwire.FenceHeader, strconv.FormatUint(g.Fence, 10))
+	return ex.json(simpleGrant{r.Name, m.Owner, g})
 }
 
 // forget releases what may have been granted for an owner that only the server knows, or its place in the
 // queue. No answer has named the owner, so no client believes that it holds.
-func (c *exchange) forget(h driver.Hold) {
-	_ = c.backendRelease(context.WithoutCancel(c.r.Context()), h)
-	c.s.seen.Released(h)
+func (ex *exchange) forget(h driver.Hold) {
+	_ = ex.backendRelease(context.WithoutCancel(ex.r.Context()), h)
+	ex.s.seen.Released(h)
 }
 
 // simpleRequest reads the path and the query of an acquire.
-func (c *exchange) simpleRequest() (m httpwire.Request, maxWait time.Duration, err error) {
-	q, err := c.query("ttl", "wait", "mode", "limit")
+func (ex *exchange) simpleRequest() (m httpwire.Request, maxWait time.Duration, err error) {
+	q, err := ex.query("ttl", "wait", "mode", "limit")
 	if err != nil {
 		return m, 0, err
 	}
-	if m.Name, err = c.pathName(); err != nil {
+	if m.Name, err = ex.pathName(); err != nil {
 		return m, 0, err
 	}
 	ttl, err := duration(q.Get("ttl"), simpleTTL)
@@ -120,47 +120,47 @@ func duration(text string, def time.Duration) (time.Duration, error) {
 var errNoOwner = invalid("there is no owner: send the one that the acquire answered, in the header %s", httpwire.OwnerHeader)
 
 // simpleRenew renews.
-func (c *exchange) simpleRenew() error {
-	m, _, err := c.simpleRequest()
+func (ex *exchange) simpleRenew() error {
+	m, _, err := ex.simpleRequest()
 	if err != nil {
 		return err
 	}
-	if m.Owner = c.r.Header.Get(httpwire.OwnerHeader); m.Owner == "" {
+	if m.Owner = ex.r.Header.Get(httpwire.OwnerHeader); m.Owner == "" {
 		return errNoOwner
 	}
-	h, err := c.renewal(m.Hold)
+	h, err := ex.renewal(m.Hold)
 	if err != nil {
 		return err
 	}
-	end, err := c.s.ownerCalls.tryBegin(h.Owner)
+	end, err := ex.s.ownerCalls.tryBegin(h.Owner)
 	if err != nil {
 		return err
 	}
 	defer end()
-	if err := c.renewAll([]driver.Hold{h})[0]; err != nil {
+	if err := ex.renewAll([]driver.Hold{h})[0]; err != nil {
 		return err
 	}
-	c.w.WriteHeader(http.StatusNoContent)
+	ex.w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
 // simpleRelease releases.
-func (c *exchange) simpleRelease() error {
-	m, _, err := c.simpleRequest()
+func (ex *exchange) simpleRelease() error {
+	m, _, err := ex.simpleRequest()
 	if err != nil {
 		return err
 	}
-	if m.Owner = c.r.Header.Get(httpwire.OwnerHeader); m.Owner == "" {
+	if m.Owner = ex.r.Header.Get(httpwire.OwnerHeader); m.Owner == "" {
 		return errNoOwner
 	}
-	h, err := c.hold(m.Hold)
+	h, err := ex.hold(m.Hold)
 	if err != nil {
 		return err
 	}
-	return c.releaseHold(h)
+	return ex.releaseHold(h)
 }
 
 // noSuchCall answers to paths below a lock that are no calls, such as a name with an unescaped slash.
-func (c *exchange) noSuchCall() error {
+func (ex *exchange) noSuchCall() error {
 	return problem(http.StatusNotFound, httpwire.Invalid, "no such call: a name has %%2F for /")
 }

@@ -24,17 +24,17 @@ type wire struct {
 	closed chan struct{}
 }
 
-func (l *wire) Accept() (net.Conn, error) {
+func (w *wire) Accept() (net.Conn, error) {
 	select {
-	case c := <-l.conns:
+	case c := <-w.conns:
 		return c, nil
-	case <-l.closed:
+	case <-w.closed:
 		return nil, net.ErrClosed
 	}
 }
 
-func (l *wire) Close() error   { close(l.closed); return nil }
-func (l *wire) Addr() net.Addr { return &net.TCPAddr{} }
+func (w *wire) Close() error   { close(w.closed); return nil }
+func (w *wire) Addr() net.Addr { return &net.TCPAddr{} }
 
 // wired has a server as distlock serve runs it, in a bubble.
 type wired struct {
