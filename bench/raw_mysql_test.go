@@ -42,24 +42,24 @@ func newGetLock(db *sql.DB, name string, _ time.Duration) (mutex, error) {
 
 var errNotGranted = errors.New("GET_LOCK did not grant")
 
-func (m *getLock) lock(ctx context.Context) (err error) {
-	if m.conn, err = m.db.Conn(ctx); err != nil {
+func (g *getLock) lock(ctx context.Context) (err error) {
+	if g.conn, err = g.db.Conn(ctx); err != nil {
 		return err
 	}
 	var granted sql.NullInt64
-	err = m.conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 60)", m.name).Scan(&granted)
+	err = g.conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 60)", g.name).Scan(&granted)
 	if err == nil && granted.Int64 != 1 {
 		err = errNotGranted
 	}
 	if err != nil {
-		m.conn.Close()
+		g.conn.Close()
 	}
 	return err
 }
 
-func (m *getLock) unlock() error {
-	defer m.conn.Close()
-	_, err := m.conn.ExecContext(context.Background(), "DO RELEASE_LOCK(?)", m.name)
+func (g *getLock) unlock() error {
+	defer g.conn.Close()
+	_, err := g.conn.ExecContext(context.Background(), "DO RELEASE_LOCK(?)", g.name)
 	return err
 }
 
@@ -73,17 +73,17 @@ func newFencedGetLock(db *sql.DB, name string, _ time.Duration) (mutex, error) {
 	return &fencedGetLock{getLock: getLock{db: db, name: name}}, insertMySQL(db, name)
 }
 
-func (m *fencedGetLock) lock(ctx context.Context) error {
-	if err := m.getLock.lock(ctx); err != nil {
+func (f *fencedGetLock) lock(ctx context.Context) error {
+	if err := f.getLock.lock(ctx); err != nil {
 		return err
 	}
-	r, err := m.conn.ExecContext(ctx, "UPDATE bench_rows SET fence = LAST_INSERT_ID(fence + 1) WHERE k = ?", m.name)
+	r, err := f.conn.ExecContext(ctx, "UPDATE bench_rows SET fence = LAST_INSERT_ID(fence + 1) WHERE k = ?", f.name)
 	if err != nil {
-		m.unlock()
+		f.unlock()
 		return err
 	}
 	n, err := r.LastInsertId()
-	m.number = uint64(n)
+	f.number = uint64(n)
 	return err
 }
 

@@ -46,19 +46,19 @@ func keyOf(name string) int64 {
 	return int64(h.Sum64())
 }
 
-func (m *advisory) lock(ctx context.Context) (err error) {
-	if m.conn, err = m.db.Acquire(ctx); err != nil {
+func (a *advisory) lock(ctx context.Context) (err error) {
+	if a.conn, err = a.db.Acquire(ctx); err != nil {
 		return err
 	}
-	if _, err = m.conn.Exec(ctx, "SELECT pg_advisory_lock($1)", m.key); err != nil {
-		m.conn.Release()
+	if _, err = a.conn.Exec(ctx, "SELECT pg_advisory_lock($1)", a.key); err != nil {
+		a.conn.Release()
 	}
 	return err
 }
 
-func (m *advisory) unlock() error {
-	defer m.conn.Release()
-	_, err := m.conn.Exec(context.Background(), "SELECT pg_advisory_unlock($1)", m.key)
+func (a *advisory) unlock() error {
+	defer a.conn.Release()
+	_, err := a.conn.Exec(context.Background(), "SELECT pg_advisory_unlock($1)", a.key)
 	return err
 }
 
@@ -72,13 +72,13 @@ func newFencedAdvisory(db *pgxpool.Pool, name string, _ time.Duration) (mutex, e
 	return &fencedAdvisory{advisory: advisory{db: db, key: keyOf(name)}}, nil
 }
 
-func (m *fencedAdvisory) lock(ctx context.Context) error {
-	if err := m.advisory.lock(ctx); err != nil {
+func (f *fencedAdvisory) lock(ctx context.Context) error {
+	if err := f.advisory.lock(ctx); err != nil {
 		return err
 	}
-	err := m.conn.QueryRow(ctx, "SELECT nextval('bench_fences')").Scan(&m.number)
+	err := f.conn.QueryRow(ctx, "SELECT nextval('bench_fences')").Scan(&f.number)
 	if err != nil {
-		m.unlock()
+		f.unlock()
 	}
 	return err
 }
@@ -105,17 +105,17 @@ func newForUpdatePostgres(db *pgxpool.Pool, name string, _ time.Duration) (mutex
 	}}, insertPostgres(db, name)
 }
 
-func (m *inTransaction) lock(ctx context.Context) (err error) {
-	if m.tx, err = m.db.Begin(ctx); err != nil {
+func (t *inTransaction) lock(ctx context.Context) (err error) {
+	if t.tx, err = t.db.Begin(ctx); err != nil {
 		return err
 	}
-	if err = m.take(ctx, m.tx); err != nil {
-		m.tx.Rollback(context.Background())
+	if err = t.take(ctx, t.tx); err != nil {
+		t.tx.Rollback(context.Background())
 	}
 	return err
 }
 
-func (m *inTransaction) unlock() error { return m.tx.Commit(context.Background()) }
+func (t *inTransaction) unlock() error { return t.tx.Commit(context.Background()) }
 
 // updatePostgres locks by one conditional UPDATE, and releases by another.
 type updatePostgres struct {
@@ -130,11 +130,11 @@ func newUpdatePostgres(db *pgxpool.Pool, name string, ttl time.Duration) (mutex,
 
 const nowPostgres = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
-func (m *updatePostgres) lock(ctx context.Context) error {
+func (p *updatePostgres) lock(ctx context.Context) error {
 	return poll(ctx, func() (bool, error) {
-		row := m.db.QueryRow(ctx, "UPDATE bench_rows SET owner = $2, until = "+nowPostgres+" + $3, fence = fence + 1"+
-			" WHERE k = $1 AND (owner IS NULL OR until < "+nowPostgres+") RETURNING fence", m.name, m.owner, m.ttl.Microseconds())
-		err := row.Scan(&m.number)
+		row := p.db.QueryRow(ctx, "UPDATE bench_rows SET owner = $2, until = "+nowPostgres+" + $3, fence = fence + 1"+
+			" WHERE k = $1 AND (owner IS NULL OR until < "+nowPostgres+") RETURNING fence", p.name, p.owner, p.ttl.Microseconds())
+		err := row.Scan(&p.number)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return false, nil
 		}
@@ -142,8 +142,8 @@ func (m *updatePostgres) lock(ctx context.Context) error {
 	})
 }
 
-func (m *updatePostgres) unlock() error {
-	_, err := m.db.Exec(context.Background(), "UPDATE bench_rows SET owner = NULL WHERE k = $1 AND owner = $2", m.name, m.owner)
+func (p *updatePostgres) unlock() error {
+	_, err := p.db.Exec(context.Background(), "UPDATE bench_rows SET owner = NULL WHERE k = $1 AND owner = $2", p.name, p.owner)
 	return err
 }
 
@@ -157,14 +157,14 @@ func newInsertDeletePostgres(db *pgxpool.Pool, name string, ttl time.Duration) (
 	return &insertDeletePostgres{db, newRowMutex(name, ttl)}, nil
 }
 
-func (m *insertDeletePostgres) lock(ctx context.Context) error {
+func (p *insertDeletePostgres) lock(ctx context.Context) error {
 	return poll(ctx, func() (bool, error) {
-		r, err := m.db.Exec(ctx, "INSERT INTO bench_keys VALUES ($1, $2, "+nowPostgres+" + $3) ON CONFLICT DO NOTHING", m.name, m.owner, m.ttl.Microseconds())
+		r, err := p.db.Exec(ctx, "INSERT INTO bench_keys VALUES ($1, $2, "+nowPostgres+" + $3) ON CONFLICT DO NOTHING", p.name, p.owner, p.ttl.Microseconds())
 		return r.RowsAffected() == 1, err
 	})
 }
 
-func (m *insertDeletePostgres) unlock() error {
-	_, err := m.db.Exec(context.Background(), "DELETE FROM bench_keys WHERE k = $1 AND owner = $2", m.name, m.owner)
+func (p *insertDeletePostgres) unlock() error {
+	_, err := p.db.Exec(context.Background(), "DELETE FROM bench_keys WHERE k = $1 AND owner = $2", p.name, p.owner)
 	return err
 }

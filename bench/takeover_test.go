@@ -154,15 +154,15 @@ type etcdElections struct {
 	ttl  time.Duration
 }
 
-func (c etcdElections) mutex(name string) mutex {
-	s, err := newSession(c.etcd, c.ttl)
+func (e etcdElections) mutex(name string) mutex {
+	s, err := newSession(e.etcd, e.ttl)
 	if err != nil {
 		return failing{err}
 	}
 	return etcdElection{concurrency.NewElection(s, name)}
 }
 
-func (c etcdElections) close() { c.etcd.Close() }
+func (e etcdElections) close() { e.etcd.Close() }
 
 type etcdElection struct{ *concurrency.Election }
 

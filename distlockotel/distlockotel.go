@@ -97,78 +97,78 @@ type grant struct {
 // bounds are the bounds of the histograms, in seconds: from a hand-off to a long job.
 var bounds = []float64{.0001, .001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 10800, 86400}
 
-func (x *exporter) instruments(m metric.Meter) error {
+func (exp *exporter) instruments(m metric.Meter) error {
 	var errs [7]error
-	x.wait, errs[0] = m.Float64Histogram("distlock.wait.duration", metric.WithUnit("s"),
+	exp.wait, errs[0] = m.Float64Histogram("distlock.wait.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time from the call of Lock to its end."), metric.WithExplicitBucketBoundaries(bounds...))
-	x.hold, errs[1] = m.Float64Histogram("distlock.hold.duration", metric.WithUnit("s"),
+	exp.hold, errs[1] = m.Float64Histogram("distlock.hold.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time for which a lock was held."), metric.WithExplicitBucketBoundaries(bounds...))
-	x.left, errs[2] = m.Float64Histogram("distlock.lease.left", metric.WithUnit("s"),
+	exp.left, errs[2] = m.Float64Histogram("distlock.lease.left", metric.WithUnit("s"),
 		metric.WithDescription("Time to the lease's deadline when a renewal was answered."), metric.WithExplicitBucketBoundaries(bounds...))
-	x.waiting, errs[3] = m.Int64UpDownCounter("distlock.waiting", metric.WithUnit("{caller}"), metric.WithDescription("Callers that wait for a lock."))
-	x.held, errs[4] = m.Int64UpDownCounter("distlock.held", metric.WithUnit("{lock}"), metric.WithDescription("Locks that are held."))
-	x.losses, errs[5] = m.Int64Counter("distlock.losses", metric.WithUnit("{lock}"), metric.WithDescription("Locks that were lost while they were held."))
-	x.renewals, errs[6] = m.Int64Counter("distlock.renewals", metric.WithUnit("{renewal}"), metric.WithDescription("Renewals of a lock, by their outcome."))
+	exp.waiting, errs[3] = m.Int64UpDownCounter("distlock.waiting", metric.WithUnit("{caller}"), metric.WithDescription("Callers that wait for a lock."))
+	exp.held, errs[4] = m.Int64UpDownCounter("distlock.held", metric.WithUnit("{lock}"), metric.WithDescription("Locks that are held."))
+	exp.losses, errs[5] = m.Int64Counter("distlock.losses", metric.WithUnit("{lock}"), metric.WithDescription("Locks that were lost while they were held."))
+	exp.renewals, errs[6] = m.Int64Counter("distlock.renewals", metric.WithUnit("{renewal}"), metric.WithDescription("Renewals of a lock, by their outcome."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
 	// A series that begins with its first event shows no increase.
 	for _, reason := range []string{"fact", "deadline", "max_hold", "broken"} {
-		x.losses.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
+		exp.losses.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
 	}
 	for _, outcome := range []string{"renewed", "unknown", "lost"} {
-		x.renewals.Add(context.Background(), 0, metric.WithAttributes(attribute.String("outcome", outcome)))
+		exp.renewals.Add(context.Background(), 0, metric.WithAttributes(attribute.String("outcome", outcome)))
 	}
 	return nil
 }
 
 // of returns the attributes of an event's lock, and more.
-func (x *exporter) of(e distlock.Event, more ...attribute.KeyValue) metric.MeasurementOption {
+func (exp *exporter) of(e distlock.Event, more ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributes(append([]attribute.KeyValue{
-		attribute.String("class", x.classes.Of(e.Name)), attribute.String("mode", e.Mode.String()),
+		attribute.String("class", exp.classes.Of(e.Name)), attribute.String("mode", e.Mode.String()),
 	}, more...)...)
 }
 
-func (x *exporter) waits(e distlock.Event) { x.waiting.Add(e.Context, 1, x.of(e)) }
+func (exp *exporter) waits(e distlock.Event) { exp.waiting.Add(e.Context, 1, exp.of(e)) }
 
-func (x *exporter) gaveUp(e distlock.Event) {
-	x.waiting.Add(e.Context, -1, x.of(e))
-	x.endWait(e, "gave_up")
+func (exp *exporter) gaveUp(e distlock.Event) {
+	exp.waiting.Add(e.Context, -1, exp.of(e))
+	exp.endWait(e, "gave_up")
 }
 
-func (x *exporter) refused(e distlock.Event) { x.endWait(e, "refused") }
+func (exp *exporter) refused(e distlock.Event) { exp.endWait(e, "refused") }
 
-func (x *exporter) granted(e distlock.Event) {
+func (exp *exporter) granted(e distlock.Event) {
 	if e.Contended {
-		x.waiting.Add(e.Context, -1, x.of(e))
+		exp.waiting.Add(e.Context, -1, exp.of(e))
 	}
-	x.begin(e, "granted")
+	exp.begin(e, "granted")
 }
 
-func (x *exporter) handedOff(e distlock.Event) {
-	x.waiting.Add(e.Context, -1, x.of(e))
-	x.begin(e, "handed_off")
+func (exp *exporter) handedOff(e distlock.Event) {
+	exp.waiting.Add(e.Context, -1, exp.of(e))
+	exp.begin(e, "handed_off")
 }
 
 // begin notes that a lock is held.
-func (x *exporter) begin(e distlock.Event, outcome string) {
-	x.held.Add(e.Context, 1, x.of(e))
-	span := x.endWait(e, outcome)
+func (exp *exporter) begin(e distlock.Event, outcome string) {
+	exp.held.Add(e.Context, 1, exp.of(e))
+	span := exp.endWait(e, outcome)
 	if span.IsValid() {
-		x.mu.Lock()
-		x.grants[grant{e.Name, e.Fence}] = span
-		x.mu.Unlock()
+		exp.mu.Lock()
+		exp.grants[grant{e.Name, e.Fence}] = span
+		exp.mu.Unlock()
 	}
 }
 
 // endWait notes that a wait is over, and returns its span.
-func (x *exporter) endWait(e distlock.Event, outcome string) trace.SpanContext {
-	x.wait.Record(e.Context, e.Waited.Seconds(), x.of(e, attribute.String("outcome", outcome)))
+func (exp *exporter) endWait(e distlock.Event, outcome string) trace.SpanContext {
+	exp.wait.Record(e.Context, e.Waited.Seconds(), exp.of(e, attribute.String("outcome", outcome)))
 	var links []trace.Link
 	if e.Blocker != nil {
-		x.mu.Lock()
-		blocker, known := x.grants[grant{e.Name, e.Blocker.Fence}]
-		x.mu.Unlock()
+		exp.mu.Lock()
+		blocker, known := exp.grants[grant{e.Name, e.Blocker.Fence}]
+		exp.mu.Unlock()
 		if known {
 			links = append(links, trace.Link{SpanContext: blocker})
 		}
@@ -177,50 +177,50 @@ func (x *exporter) endWait(e distlock.Event, outcome string) trace.SpanContext {
 	if outcome == "gave_up" && !errors.Is(e.Err, distlock.ErrHeld) {
 		failure = e.Err
 	}
-	return x.span(e, "distlock.wait", e.Waited, outcome, failure, links...)
+	return exp.span(e, "distlock.wait", e.Waited, outcome, failure, links...)
 }
 
-func (x *exporter) released(e distlock.Event) { x.endHold(e, "released", nil) }
+func (exp *exporter) released(e distlock.Event) { exp.endHold(e, "released", nil) }
 
-func (x *exporter) lost(e distlock.Event) {
+func (exp *exporter) lost(e distlock.Event) {
 	reason := "deadline"
 	switch {
 	case errors.Is(e.Err, renew.ErrGone):
 		reason = "fact"
-		x.renewals.Add(e.Context, 1, metric.WithAttributes(attribute.String("outcome", "lost")))
+		exp.renewals.Add(e.Context, 1, metric.WithAttributes(attribute.String("outcome", "lost")))
 	case errors.Is(e.Err, renew.ErrMaxHold):
 		reason = "max_hold"
 	case errors.Is(e.Err, renew.ErrBroken):
 		reason = "broken"
 	}
-	x.losses.Add(e.Context, 1, metric.WithAttributes(attribute.String("reason", reason)))
-	x.endHold(e, "lost", e.Err)
+	exp.losses.Add(e.Context, 1, metric.WithAttributes(attribute.String("reason", reason)))
+	exp.endHold(e, "lost", e.Err)
 }
 
 // endHold notes that a lock is held no longer.
-func (x *exporter) endHold(e distlock.Event, outcome string, failure error) {
-	x.held.Add(e.Context, -1, x.of(e))
-	x.hold.Record(e.Context, e.Held.Seconds(), x.of(e, attribute.String("outcome", outcome)))
-	x.span(e, "distlock.hold", e.Held, outcome, failure)
-	x.mu.Lock()
-	delete(x.grants, grant{e.Name, e.Fence})
-	x.mu.Unlock()
+func (exp *exporter) endHold(e distlock.Event, outcome string, failure error) {
+	exp.held.Add(e.Context, -1, exp.of(e))
+	exp.hold.Record(e.Context, e.Held.Seconds(), exp.of(e, attribute.String("outcome", outcome)))
+	exp.span(e, "distlock.hold", e.Held, outcome, failure)
+	exp.mu.Lock()
+	delete(exp.grants, grant{e.Name, e.Fence})
+	exp.mu.Unlock()
 }
 
 // downgraded counts a lock in its new mode. The link from a wait to its span is lost: it has another fence now.
-func (x *exporter) downgraded(e distlock.Event) {
-	x.held.Add(e.Context, -1, x.of(e))
-	x.mu.Lock()
-	delete(x.grants, grant{e.Name, e.Fence})
-	x.mu.Unlock()
+func (exp *exporter) downgraded(e distlock.Event) {
+	exp.held.Add(e.Context, -1, exp.of(e))
+	exp.mu.Lock()
+	delete(exp.grants, grant{e.Name, e.Fence})
+	exp.mu.Unlock()
 	e.Mode = distlock.Read
-	x.held.Add(e.Context, 1, x.of(e))
+	exp.held.Add(e.Context, 1, exp.of(e))
 }
 
 // span makes a span that ends now and took so long.
-func (x *exporter) span(e distlock.Event, name string, took time.Duration, outcome string, failure error, links ...trace.Link) trace.SpanContext {
+func (exp *exporter) span(e distlock.Event, name string, took time.Duration, outcome string, failure error, links ...trace.Link) trace.SpanContext {
 	now := time.Now()
-	_, span := x.tracer.Start(e.Context, name, trace.WithTimestamp(now.Add(-took)), trace.WithLinks(links...), trace.WithAttributes(
+	_, span := exp.tracer.Start(e.Context, name, trace.WithTimestamp(now.Add(-took)), trace.WithLinks(links...), trace.WithAttributes(
 		attribute.String("distlock.name", e.Name), attribute.String("distlock.mode", e.Mode.String()), attribute.String("distlock.outcome", outcome)))
 	if e.Fence != 0 && span.IsRecording() {
 		span.SetAttributes(attribute.Int64("distlock.fence", int64(e.Fence)))
@@ -232,14 +232,14 @@ func (x *exporter) span(e distlock.Event, name string, took time.Duration, outco
 	return span.SpanContext()
 }
 
-func (x *exporter) renewed(e distlock.Event) {
-	x.left.Record(context.Background(), e.Left.Seconds())
-	x.renewals.Add(context.Background(), 1, metric.WithAttributes(attribute.String("outcome", "renewed")))
+func (exp *exporter) renewed(e distlock.Event) {
+	exp.left.Record(context.Background(), e.Left.Seconds())
+	exp.renewals.Add(context.Background(), 1, metric.WithAttributes(attribute.String("outcome", "renewed")))
 }
 
-func (x *exporter) unanswered(e distlock.Event) {
+func (exp *exporter) unanswered(e distlock.Event) {
 	if e.Op != "renew" {
 		return
 	}
-	x.renewals.Add(context.Background(), 1, metric.WithAttributes(attribute.String("outcome", "unknown")))
+	exp.renewals.Add(context.Background(), 1, metric.WithAttributes(attribute.String("outcome", "unknown")))
 }

@@ -355,24 +355,24 @@ func (c *conn) watchWith(ctx context.Context, r driver.Request) armedWatch {
 }
 
 // wantSignal must be signalled in time.
-func (b armedWatch) wantSignal(rule string) {
-	if b.c.over() {
+func (w armedWatch) wantSignal(rule string) {
+	if w.c.over() {
 		return
 	}
 	select {
-	case _, open := <-b.Ready:
-		b.c.want(open, "Ready is not closed")
-	case <-time.After(b.c.Slack):
-		b.c.broke("%s: no signal on connection %s within %v", rule, b.c.label, b.c.Slack)
-	case <-b.c.ctx.Done():
-		b.c.broke("%s: no signal on connection %s until the check timed out", rule, b.c.label)
+	case _, open := <-w.Ready:
+		w.c.want(open, "Ready is not closed")
+	case <-time.After(w.c.Slack):
+		w.c.broke("%s: no signal on connection %s within %v", rule, w.c.label, w.c.Slack)
+	case <-w.c.ctx.Done():
+		w.c.broke("%s: no signal on connection %s until the check timed out", rule, w.c.label)
 	}
 }
 
 // drain drops a pending signal, and reports whether there was one.
-func (b armedWatch) drain() bool {
+func (w armedWatch) drain() bool {
 	select {
-	case <-b.Ready:
+	case <-w.Ready:
 		return true
 	default:
 		return false
@@ -380,10 +380,10 @@ func (b armedWatch) drain() bool {
 }
 
 // end closes the watch before the scene's end does.
-func (b armedWatch) end() {
-	if b.Close != nil {
-		defer b.c.call("Watch.Close")()
-		b.Close()
+func (w armedWatch) end() {
+	if w.Close != nil {
+		defer w.c.call("Watch.Close")()
+		w.Close()
 	}
 }
 

@@ -124,23 +124,23 @@ func Admit(t *testing.T, pairs []Pair, name string, p Party) {
 }
 
 // isClean expects no complaints, and this number of visits.
-func (b Record) isClean(t *testing.T, visits int) {
+func (r Record) isClean(t *testing.T, visits int) {
 	t.Helper()
-	for i, c := range b.Complaints {
+	for i, c := range r.Complaints {
 		if i == 5 {
-			t.Errorf("… %d complaints", len(b.Complaints))
+			t.Errorf("… %d complaints", len(r.Complaints))
 			break
 		}
 		t.Error(c)
 	}
-	if b.Count != uint64(visits) {
-		t.Errorf("%d visits were counted, want %d", b.Count, visits)
+	if r.Count != uint64(visits) {
+		t.Errorf("%d visits were counted, want %d", r.Count, visits)
 	}
 }
 
-func (b Record) metEachOther(t *testing.T) {
+func (r Record) metEachOther(t *testing.T) {
 	t.Helper()
-	if b.Together == 0 {
+	if r.Together == 0 {
 		t.Error("no two were inside together")
 	}
 }
@@ -175,72 +175,72 @@ func NewChecker(t *testing.T, limit int) *Checker {
 }
 
 // words names the checker to Java.
-func (l *Checker) words() []string {
-	host, port, _ := net.SplitHostPort(l.c.Options().Addr)
-	return []string{host, port, l.name, strconv.Itoa(l.limit)}
+func (c *Checker) words() []string {
+	host, port, _ := net.SplitHostPort(c.c.Options().Addr)
+	return []string{host, port, c.name, strconv.Itoa(c.limit)}
 }
 
-func (l *Checker) key(name string) string { return l.name + ":" + name }
+func (c *Checker) key(name string) string { return c.name + ":" + name }
 
-func (l *Checker) number(ctx context.Context, name string) uint64 {
-	n, _ := l.c.Get(ctx, l.key(name)).Uint64()
+func (c *Checker) number(ctx context.Context, name string) uint64 {
+	n, _ := c.c.Get(ctx, c.key(name)).Uint64()
 	return n
 }
 
-func (l *Checker) expect(ctx context.Context, kept bool, format string, args ...any) {
+func (c *Checker) expect(ctx context.Context, kept bool, format string, args ...any) {
 	if !kept {
-		l.c.RPush(ctx, l.key("complaints"), "go: "+fmt.Sprintf(format, args...))
+		c.c.RPush(ctx, c.key("complaints"), "go: "+fmt.Sprintf(format, args...))
 	}
 }
 
 // alone is an exclusive visit.
-func (l *Checker) alone(ctx context.Context, token uint64) {
-	l.expect(ctx, l.c.Incr(ctx, l.key("inside")).Val() == 1, "another was inside")
-	l.expect(ctx, l.number(ctx, "readers") == 0, "a reader was inside")
-	before := l.number(ctx, "count")
+func (c *Checker) alone(ctx context.Context, token uint64) {
+	c.expect(ctx, c.c.Incr(ctx, c.key("inside")).Val() == 1, "another was inside")
+	c.expect(ctx, c.number(ctx, "readers") == 0, "a reader was inside")
+	before := c.number(ctx, "count")
 	if token > 0 {
-		last := l.number(ctx, "fence")
-		l.expect(ctx, token > last, "token %d came after %d", token, last)
-		l.c.Set(ctx, l.key("fence"), token, 0)
+		last := c.number(ctx, "fence")
+		c.expect(ctx, token > last, "token %d came after %d", token, last)
+		c.c.Set(ctx, c.key("fence"), token, 0)
 	}
-	if l.c.SetArgs(ctx, l.key("side"), "go", redis.SetArgs{Get: true}).Val() != "go" {
-		l.c.Incr(ctx, l.key("turnovers"))
+	if c.c.SetArgs(ctx, c.key("side"), "go", redis.SetArgs{Get: true}).Val() != "go" {
+		c.c.Incr(ctx, c.key("turnovers"))
 	}
-	l.c.Set(ctx, l.key("count"), before+1, 0)
-	l.c.Decr(ctx, l.key("inside"))
+	c.c.Set(ctx, c.key("count"), before+1, 0)
+	c.c.Decr(ctx, c.key("inside"))
 }
 
 // reading is a visit that readers share.
-func (l *Checker) reading(ctx context.Context) {
-	if l.c.Incr(ctx, l.key("readers")).Val() > 1 {
-		l.c.Incr(ctx, l.key("together"))
+func (c *Checker) reading(ctx context.Context) {
+	if c.c.Incr(ctx, c.key("readers")).Val() > 1 {
+		c.c.Incr(ctx, c.key("together"))
 	}
-	l.expect(ctx, l.number(ctx, "inside") == 0, "a writer was inside")
-	before := l.number(ctx, "count")
-	l.expect(ctx, before == l.number(ctx, "count"), "the count changed while it was read")
-	l.c.Decr(ctx, l.key("readers"))
+	c.expect(ctx, c.number(ctx, "inside") == 0, "a writer was inside")
+	before := c.number(ctx, "count")
+	c.expect(ctx, before == c.number(ctx, "count"), "the count changed while it was read")
+	c.c.Decr(ctx, c.key("readers"))
 }
 
 // counted is a visit of a limited number of visitors.
-func (l *Checker) counted(ctx context.Context) {
-	n := l.c.Incr(ctx, l.key("inside")).Val()
-	l.expect(ctx, n <= int64(l.limit), "%d were inside", n)
+func (c *Checker) counted(ctx context.Context) {
+	n := c.c.Incr(ctx, c.key("inside")).Val()
+	c.expect(ctx, n <= int64(c.limit), "%d were inside", n)
 	if n > 1 {
-		l.c.Incr(ctx, l.key("together"))
+		c.c.Incr(ctx, c.key("together"))
 	}
 	time.Sleep(5 * time.Millisecond) // so that visits overlap
-	l.c.Incr(ctx, l.key("count"))
-	l.c.Decr(ctx, l.key("inside"))
+	c.c.Incr(ctx, c.key("count"))
+	c.c.Decr(ctx, c.key("inside"))
 }
 
-func (l *Checker) visit(ctx context.Context, sharing string, token uint64) {
+func (c *Checker) visit(ctx context.Context, sharing string, token uint64) {
 	switch sharing {
 	case Reading:
-		l.reading(ctx)
+		c.reading(ctx)
 	case Counted:
-		l.counted(ctx)
+		c.counted(ctx)
 	default:
-		l.alone(ctx, token)
+		c.alone(ctx, token)
 	}
 }
 
@@ -252,13 +252,13 @@ type Record struct {
 	Complaints []string // violations
 }
 
-func (l *Checker) close(t *testing.T) Record {
+func (c *Checker) close(t *testing.T) Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
-	b := Record{l.number(ctx, "count"), l.number(ctx, "turnovers"), l.number(ctx, "together"), l.c.LRange(ctx, l.key("complaints"), 0, -1).Val()}
+	b := Record{c.number(ctx, "count"), c.number(ctx, "turnovers"), c.number(ctx, "together"), c.c.LRange(ctx, c.key("complaints"), 0, -1).Val()}
 	for _, name := range []string{"inside", "readers", "count", "fence", "turnovers", "together", "side", "complaints"} {
-		if err := l.c.Del(ctx, l.key(name)).Err(); err != nil {
+		if err := c.c.Del(ctx, c.key(name)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -254,8 +254,8 @@ func waitTimeout(lease time.Duration) string {
 }
 
 // isolation sets the level of the session's transactions.
-func (v server) isolation(level string) string {
-	if v.mariaDB || v.major < 8 {
+func (s server) isolation(level string) string {
+	if s.mariaDB || s.major < 8 {
 		return "tx_isolation = '" + level + "'"
 	}
 	return "transaction_isolation = '" + level + "'"
@@ -322,9 +322,9 @@ func (d *sessionDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time
 
 // shortWaits returns assignments after which a session waits for rows and tables as briefly as the
 // server can. A longer wait would delay the renewal of all locks of the connection.
-func (v server) shortWaits() string {
+func (s server) shortWaits() string {
 	seconds := "1"
-	if v.mariaDB {
+	if s.mariaDB {
 		seconds = "0"
 	}
 	return "innodb_lock_wait_timeout = " + seconds + ", lock_wait_timeout = " + seconds

@@ -46,44 +46,44 @@ type server struct {
 }
 
 // probe reads the server's properties, and refuses a server that can't keep locks.
-func (s *database) probe(ctx context.Context) error {
+func (d *database) probe(ctx context.Context) error {
 	var text, host, database, readOnly string
 	var port, packet, lower int
-	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), "+
+	row := d.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), "+
 		"CONCAT(@@read_only, @@innodb_read_only), @@max_allowed_packet, @@lower_case_table_names")
 	if err := row.Scan(&text, &host, &port, &database, &readOnly, &packet, &lower); err != nil {
-		return openError(s.opts, err)
+		return openError(d.opts, err)
 	}
-	s.server = readVersion(text)
-	s.server.packet, s.schema = packet, database
-	if s.fullTable = s.opts.Table; !strings.Contains(s.fullTable, ".") {
-		s.fullTable = database + "." + s.fullTable
+	d.server = readVersion(text)
+	d.server.packet, d.schema = packet, database
+	if d.fullTable = d.opts.Table; !strings.Contains(d.fullTable, ".") {
+		d.fullTable = database + "." + d.fullTable
 	}
 	if lower != 0 {
-		s.fullTable = strings.ToLower(s.fullTable)
+		d.fullTable = strings.ToLower(d.fullTable)
 	}
-	s.name = cmp.Or(s.opts.Name, fmt.Sprintf("mysql://%s:%d/%s?table=%s", host, port, database, s.opts.Table))
-	if err := s.server.check(); err != nil {
+	d.name = cmp.Or(d.opts.Name, fmt.Sprintf("mysql://%s:%d/%s?table=%s", host, port, database, d.opts.Table))
+	if err := d.server.check(); err != nil {
 		return err
 	}
 	switch {
 	case strings.Trim(readOnly, "0FO") != "": // OFF in some versions
 		return fmt.Errorf("%w: mysqllock: the server is read-only (read_only is on): want the primary, not a replica", driver.ErrInvalid)
-	case database == "" && !strings.Contains(s.opts.Table, "."):
-		return fmt.Errorf("%w: mysqllock: the pool's sessions have no database: name one in the DSN, or in the table as in app.%s", driver.ErrInvalid, s.opts.Table)
+	case database == "" && !strings.Contains(d.opts.Table, "."):
+		return fmt.Errorf("%w: mysqllock: the pool's sessions have no database: name one in the DSN, or in the table as in app.%s", driver.ErrInvalid, d.opts.Table)
 	}
-	galera, err := s.show(ctx, "VARIABLES", "wsrep_on")
-	s.server.galera = strings.EqualFold(galera, "ON")
-	return openError(s.opts, err)
+	galera, err := d.show(ctx, "VARIABLES", "wsrep_on")
+	d.server.galera = strings.EqualFold(galera, "ON")
+	return openError(d.opts, err)
 }
 
 // quoted quotes a table's name with its schema: a connection that the caller's statements have used may have another
 // database by now.
-func (s *database) quoted(table string) string {
+func (d *database) quoted(table string) string {
 	if strings.Contains(table, ".") {
 		return quoted(table)
 	}
-	return "`" + strings.ReplaceAll(s.schema, "`", "``") + "`." + quoted(table)
+	return "`" + strings.ReplaceAll(d.schema, "`", "``") + "`." + quoted(table)
 }
 
 // readVersion parses VERSION(): "8.0.36", "10.11.19-MariaDB-0+deb12u1", or with a prefix for old
@@ -101,13 +101,13 @@ func readVersion(text string) server {
 	return v
 }
 
-func (v server) check() error {
+func (s server) check() error {
 	major, minor, want := 5, 7, "MySQL 5.7"
-	if v.mariaDB {
+	if s.mariaDB {
 		major, minor, want = 10, 6, "MariaDB 10.6"
 	}
-	if v.major < major || v.major == major && v.minor < minor {
-		return fmt.Errorf("%w: mysqllock: the server is %s: want %s or later", driver.ErrInvalid, v.text, want)
+	if s.major < major || s.major == major && s.minor < minor {
+		return fmt.Errorf("%w: mysqllock: the server is %s: want %s or later", driver.ErrInvalid, s.text, want)
 	}
 	return nil
 }
@@ -116,19 +116,19 @@ func (v server) check() error {
 // all statements must run on one server.
 
 // checkClocks refuses setups that visibly mix the clocks of several servers. The table exists.
-func (s *database) checkClocks(ctx context.Context, table, key string) error {
-	if err := s.checkWriters(ctx); err != nil {
+func (d *database) checkClocks(ctx context.Context, table, key string) error {
+	if err := d.checkWriters(ctx); err != nil {
 		return err
 	}
-	return s.checkReads(ctx, table, key)
+	return d.checkReads(ctx, table, key)
 }
 
 // checkWriters refuses a cluster with several writable nodes, for strategy Row.
-func (s *database) checkWriters(ctx context.Context) error {
-	if s.opts.OneWriter {
+func (d *database) checkWriters(ctx context.Context) error {
+	if d.opts.OneWriter {
 		return nil
 	}
-	what, err := s.writers(ctx)
+	what, err := d.writers(ctx)
 	if err == nil && what != "" {
 		err = fmt.Errorf("%w: mysqllock: the server belongs to %s, and a lease that one of them wrote would end by the clock of another: if all clients always write to the same one, open with onewriter=true", driver.ErrUnsupported, what)
 	}
@@ -138,9 +138,9 @@ func (s *database) checkWriters(ctx context.Context) error {
 // refuseManyWriters refuses such a cluster, and each Galera node, for strategies that rely on the
 // locks of sessions and rows. Nodes detect conflicts only at the commit, and only of rows that were
 // written.
-func (s *database) refuseManyWriters(ctx context.Context) error {
-	what, err := s.writers(ctx)
-	if s.server.galera {
+func (d *database) refuseManyWriters(ctx context.Context) error {
+	what, err := d.writers(ctx)
+	if d.server.galera {
 		what = "a Galera cluster"
 	}
 	if err == nil && what != "" {
@@ -153,13 +153,13 @@ func (s *database) refuseManyWriters(ctx context.Context) error {
 const singlePrimary = "group_replication_single_primary_mode"
 
 // writers describes a cluster with several writable nodes; it returns "" for any other.
-func (s *database) writers(ctx context.Context) (string, error) {
-	size, err := s.show(ctx, "STATUS", "wsrep_cluster_size")
+func (d *database) writers(ctx context.Context) (string, error) {
+	size, err := d.show(ctx, "STATUS", "wsrep_cluster_size")
 	if err != nil {
 		return "", err
 	}
-	single, err := s.show(ctx, "VARIABLES", singlePrimary)
-	return manyWriters(s.server.galera, size, single), err
+	single, err := d.show(ctx, "VARIABLES", singlePrimary)
+	return manyWriters(d.server.galera, size, single), err
 }
 
 // manyWriters describes a cluster with several writable nodes; it returns "" for any other.
@@ -174,8 +174,8 @@ func manyWriters(galera bool, size, single string) string {
 }
 
 // show returns a global variable or status; "" if the server has none of that name.
-func (s *database) show(ctx context.Context, kind, name string) (value string, err error) {
-	err = s.db.QueryRowContext(ctx, "SHOW GLOBAL "+kind+" LIKE '"+name+"'").Scan(&name, &value)
+func (d *database) show(ctx context.Context, kind, name string) (value string, err error) {
+	err = d.db.QueryRowContext(ctx, "SHOW GLOBAL "+kind+" LIKE '"+name+"'").Scan(&name, &value)
 	if noRows(err) {
 		return "", nil
 	}
@@ -190,21 +190,21 @@ const readTries = 4
 
 // checkReads refuses a proxy that sends a SELECT to another server than statements that write. A
 // replica lags, and has a clock of its own.
-func (s *database) checkReads(ctx context.Context, table, key string) error {
+func (d *database) checkReads(ctx context.Context, table, key string) error {
 	text := serverSQL + quoted(table) + " ON `" + key + "` = ''"
-	writer, err := s.writer(ctx, text+" FOR UPDATE")
+	writer, err := d.writer(ctx, text+" FOR UPDATE")
 	if err != nil {
 		return err
 	}
 	for range readTries {
 		var reader string
-		if err := s.db.QueryRowContext(ctx, text).Scan(&reader); err != nil {
+		if err := d.db.QueryRowContext(ctx, text).Scan(&reader); err != nil {
 			return err
 		}
 		if reader == writer {
 			continue
 		}
-		if now, err := s.writer(ctx, text+" FOR UPDATE"); err != nil {
+		if now, err := d.writer(ctx, text+" FOR UPDATE"); err != nil {
 			return err
 		} else if now != writer {
 			return fmt.Errorf("mysqllock: the server that writes has changed from %s to %s", writer, now)
@@ -216,8 +216,8 @@ func (s *database) checkReads(ctx context.Context, table, key string) error {
 }
 
 // writer returns the server that runs transactions.
-func (s *database) writer(ctx context.Context, text string) (name string, err error) {
-	tx, err := s.db.BeginTx(ctx, nil)
+func (d *database) writer(ctx context.Context, text string) (name string, err error) {
+	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
 		return "", err
 	}
@@ -227,17 +227,17 @@ func (s *database) writer(ctx context.Context, text string) (name string, err er
 }
 
 // fits refuses a statement of a size, in bytes, to which the server would respond by closing the connection.
-func (s *database) fits(size int) error {
-	if s.server.packet > 0 && size > s.server.packet {
-		return fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
+func (d *database) fits(size int) error {
+	if d.server.packet > 0 && size > d.server.packet {
+		return fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, d.server.packet)
 	}
 	return nil
 }
 
 // change runs a statement that changes rows and commits by itself. It returns the number of changed
 // rows, and the insert id that the statement set for a row, changed or not. size is the statement's, see fits.
-func (s *database) change(ctx context.Context, size int, run func() (sql.Result, error)) (n, id int64, err error) {
-	if err := s.fits(size); err != nil {
+func (d *database) change(ctx context.Context, size int, run func() (sql.Result, error)) (n, id int64, err error) {
+	if err := d.fits(size); err != nil {
 		return 0, 0, err
 	}
 	err = retryUndone(ctx, func() error {
@@ -279,8 +279,8 @@ func answered(rows *sql.Rows, now int64) error {
 
 // skipLocked makes a SELECT … FOR UPDATE leave out rows that another transaction has locked. It is
 // empty if the server can't do that.
-func (v server) skipLocked() string {
-	if !v.mariaDB && v.major < 8 {
+func (s server) skipLocked() string {
+	if !s.mariaDB && s.major < 8 {
 		return ""
 	}
 	return "SKIP LOCKED"
@@ -288,8 +288,8 @@ func (v server) skipLocked() string {
 
 // updateJoin begins an UPDATE of a table that is joined with one that is read in full, which
 // sessions with sql_safe_updates would refuse.
-func (v server) updateJoin() string {
-	if v.mariaDB {
+func (s server) updateJoin() string {
+	if s.mariaDB {
 		return "SET STATEMENT sql_safe_updates = 0 FOR UPDATE"
 	}
 	return "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */" // a comment to MySQL 5.7

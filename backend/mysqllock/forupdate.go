@@ -49,8 +49,8 @@ type forUpdateConn struct {
 }
 
 // noWait ends a statement that must not wait for rows. MySQL has it from version 8 on.
-func (v server) noWait() string {
-	if v.mariaDB || v.major >= 8 {
+func (s server) noWait() string {
+	if s.mariaDB || s.major >= 8 {
 		return " NOWAIT"
 	}
 	return ""

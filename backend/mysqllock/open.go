@@ -95,11 +95,11 @@ func open(ctx context.Context, db *sql.DB, opts *Options, owned bool) (*Backend,
 }
 
 // close closes the pool that Open made, or gives back what New was lent.
-func (s *database) close() error {
-	if s.lent != nil {
-		return s.lent.Close()
+func (d *database) close() error {
+	if d.lent != nil {
+		return d.lent.Close()
 	}
-	return s.db.Close()
+	return d.db.Close()
 }
 
 func openURL(ctx context.Context, u *url.URL, own netaddr.Credentials) (*Backend, error) {
@@ -150,14 +150,14 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 }
 
 // renewIfStale closes the unused connections after an error that may be true of them only.
-func (s *database) renewIfStale(err error) {
+func (d *database) renewIfStale(err error) {
 	switch {
 	case !stale(err):
-	case s.lent != nil:
-		s.lent.dropUnused()
+	case d.lent != nil:
+		d.lent.dropUnused()
 	default:
-		s.db.SetMaxIdleConns(-1)
-		s.db.SetMaxIdleConns(maxIdle)
+		d.db.SetMaxIdleConns(-1)
+		d.db.SetMaxIdleConns(maxIdle)
 	}
 }
 
@@ -226,18 +226,18 @@ func specOf(o Options) tableSpec {
 }
 
 // newStrategy returns the strategy that the options name.
-func (s *database) newStrategy(ctx context.Context) (strategy, error) {
-	if s.opts.Strategy == Row {
-		return newRow(ctx, s)
+func (d *database) newStrategy(ctx context.Context) (strategy, error) {
+	if d.opts.Strategy == Row {
+		return newRow(ctx, d)
 	}
-	if err := s.refuseManyWriters(ctx); err != nil {
+	if err := d.refuseManyWriters(ctx); err != nil {
 		return nil, err
 	}
-	switch s.opts.Strategy {
+	switch d.opts.Strategy {
 	case ForUpdate:
-		return newForUpdate(ctx, s)
+		return newForUpdate(ctx, d)
 	case Session:
-		return newSession(ctx, s)
+		return newSession(ctx, d)
 	}
-	return nil, fmt.Errorf("%w: strategy %q", driver.ErrInvalid, s.opts.Strategy)
+	return nil, fmt.Errorf("%w: strategy %q", driver.ErrInvalid, d.opts.Strategy)
 }

@@ -56,38 +56,38 @@ type columnInfo struct {
 type tableInfo map[string]columnInfo
 
 // prepare creates the table if it is missing and Create is set, and refuses an unsuitable one.
-func (s *database) prepare(ctx context.Context) error {
-	columns, err := s.readColumns(ctx)
-	if number(err) == errNoTable && s.opts.Create {
-		if err := s.create(ctx); err != nil {
+func (d *database) prepare(ctx context.Context) error {
+	columns, err := d.readColumns(ctx)
+	if number(err) == errNoTable && d.opts.Create {
+		if err := d.create(ctx); err != nil {
 			return err
 		}
-		columns, err = s.readColumns(ctx)
+		columns, err = d.readColumns(ctx)
 	}
 	if err != nil {
 		return err // openError explains it
 	}
-	return s.checkShape(ctx, columns)
+	return d.checkShape(ctx, columns)
 }
 
 // create runs the DDL, which leaves an existing table alone.
-func (s *database) create(ctx context.Context) error {
-	_, err := s.db.ExecContext(ctx, s.spec.ddl())
+func (d *database) create(ctx context.Context) error {
+	_, err := d.db.ExecContext(ctx, d.spec.ddl())
 	if n := number(err); n == errNoTableRight || n == errNoDBAccess {
 		return fmt.Errorf("%w: mysqllock: the user may not create tables: GRANT CREATE, or have an administrator run what `distlock schema mysql --strategy %s --table %s` prints: %w",
-			driver.ErrInvalid, s.opts.Strategy, s.opts.Table, err)
+			driver.ErrInvalid, d.opts.Strategy, d.opts.Table, err)
 	}
 	return err
 }
 
 // readColumns reads the table's columns. It first tries to read the table, so that a missing table and
 // a missing right have errors of their own.
-func (s *database) readColumns(ctx context.Context) (tableInfo, error) {
-	if _, err := s.db.ExecContext(ctx, "SELECT 1 FROM "+quoted(s.opts.Table)+" WHERE 1 = 0"); err != nil {
+func (d *database) readColumns(ctx context.Context) (tableInfo, error) {
+	if _, err := d.db.ExecContext(ctx, "SELECT 1 FROM "+quoted(d.opts.Table)+" WHERE 1 = 0"); err != nil {
 		return nil, err
 	}
-	schema, table := split(s.opts.Table)
-	rows, err := s.db.QueryContext(ctx, `SELECT LOWER(COLUMN_NAME), LOWER(DATA_TYPE), COALESCE(CHARACTER_MAXIMUM_LENGTH, 0),
+	schema, table := split(d.opts.Table)
+	rows, err := d.db.QueryContext(ctx, `SELECT LOWER(COLUMN_NAME), LOWER(DATA_TYPE), COALESCE(CHARACTER_MAXIMUM_LENGTH, 0),
 IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL AND LOWER(EXTRA) NOT LIKE '%auto_increment%' AND LOWER(EXTRA) NOT LIKE '%generated%'
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?`, schema, table)
 	if err != nil {
@@ -119,28 +119,28 @@ func split(name string) (schema, table string) {
 	return schema, table
 }
 
-func (s *database) checkShape(ctx context.Context, columns tableInfo) error {
-	for _, want := range s.spec.columns {
+func (d *database) checkShape(ctx context.Context, columns tableInfo) error {
+	for _, want := range d.spec.columns {
 		if err := want.check(columns); err != nil {
-			return s.mismatch(err)
+			return d.mismatch(err)
 		}
 	}
 	for name, f := range columns {
-		known := slices.ContainsFunc(s.spec.columns, func(c columnSpec) bool { return c.name == name })
+		known := slices.ContainsFunc(d.spec.columns, func(c columnSpec) bool { return c.name == name })
 		if f.needed && !known {
-			return s.mismatch(fmt.Errorf("column %s is of another program, and has no default: give it one", name))
+			return d.mismatch(fmt.Errorf("column %s is of another program, and has no default: give it one", name))
 		}
 	}
-	if err := s.checkEngine(ctx); err != nil {
+	if err := d.checkEngine(ctx); err != nil {
 		return err
 	}
-	return s.checkWrites(ctx)
+	return d.checkWrites(ctx)
 }
 
 // mismatch returns an error that says why the table is unsuitable.
-func (s *database) mismatch(why error) error {
+func (d *database) mismatch(why error) error {
 	return fmt.Errorf("%w: mysqllock: table %s: %w; `distlock schema mysql --strategy %s` prints what is wanted",
-		driver.ErrInvalid, s.opts.Table, why, s.opts.Strategy)
+		driver.ErrInvalid, d.opts.Table, why, d.opts.Strategy)
 }
 
 func (c columnSpec) check(columns tableInfo) error {
@@ -166,12 +166,12 @@ func (c columnSpec) check(columns tableInfo) error {
 }
 
 // checkEngine requires InnoDB, and the key as the PRIMARY KEY.
-func (s *database) checkEngine(ctx context.Context) error {
-	schema, table := split(s.opts.Table)
-	key := s.spec.key()
+func (d *database) checkEngine(ctx context.Context) error {
+	schema, table := split(d.opts.Table)
+	key := d.spec.key()
 	var engine string
 	var keys int
-	err := s.db.QueryRowContext(ctx, `SELECT COALESCE(ENGINE, TABLE_TYPE), (SELECT COUNT(*) FROM (
+	err := d.db.QueryRowContext(ctx, `SELECT COALESCE(ENGINE, TABLE_TYPE), (SELECT COUNT(*) FROM (
 SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND INDEX_NAME = 'PRIMARY'
 GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MIN(LOWER(COLUMN_NAME)) = ? AND MIN(SUB_PART) IS NULL) k)
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?`,
@@ -180,30 +180,30 @@ FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATA
 	case err != nil:
 		return err
 	case !strings.EqualFold(engine, "InnoDB"):
-		return s.mismatch(fmt.Errorf("its engine is %s: want InnoDB", engine))
+		return d.mismatch(fmt.Errorf("its engine is %s: want InnoDB", engine))
 	case keys == 0:
-		return s.mismatch(fmt.Errorf("column %s is not the PRIMARY KEY by itself and in full", key))
+		return d.mismatch(fmt.Errorf("column %s is not the PRIMARY KEY by itself and in full", key))
 	}
 	return nil
 }
 
 // checkWrites runs statements that change nothing, so that a missing right or a read-only server is
 // reported at once and not at the first lock.
-func (s *database) checkWrites(ctx context.Context) error {
+func (d *database) checkWrites(ctx context.Context) error {
 	var names []string
-	for _, c := range s.spec.columns {
+	for _, c := range d.spec.columns {
 		names = append(names, "`"+c.name+"`")
 	}
-	table, key, all := quoted(s.opts.Table), "`"+s.spec.key()+"`", strings.Join(names, ", ")
+	table, key, all := quoted(d.opts.Table), "`"+d.spec.key()+"`", strings.Join(names, ", ")
 	texts := []string{
 		"UPDATE " + table + " SET " + key + " = " + key + " WHERE " + key + " = '' AND 1 = 0",
 		"INSERT INTO " + table + " (" + all + ") SELECT " + all + " FROM " + table + " WHERE 1 = 0",
 	}
-	if s.opts.Strategy.deletes() {
+	if d.opts.Strategy.deletes() {
 		texts = append(texts, "DELETE FROM "+table+" WHERE "+key+" = '' AND 1 = 0")
 	}
 	for _, text := range texts {
-		if _, err := s.db.ExecContext(ctx, text); err != nil {
+		if _, err := d.db.ExecContext(ctx, text); err != nil {
 			return err
 		}
 	}

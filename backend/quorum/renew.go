@@ -52,46 +52,46 @@ type renewAnswer struct {
 	errs    []error
 }
 
-func (n *renewCall) run() {
-	for i, h := range n.holds {
-		n.tallies[i].of = len(n.b.members)
-		n.b.holds.renewing(h, n.b.endAtMembers(h.TTL), len(n.b.members))
+func (r *renewCall) run() {
+	for i, h := range r.holds {
+		r.tallies[i].of = len(r.b.members)
+		r.b.holds.renewing(h, r.b.endAtMembers(h.TTL), len(r.b.members))
 	}
-	for i := range n.b.members {
-		n.send(i)
+	for i := range r.b.members {
+		r.send(i)
 	}
-	for n.undecided > 0 && n.b.worthWaiting(func(member int) bool { return n.pending[member] > 0 }) {
+	for r.undecided > 0 && r.b.worthWaiting(func(member int) bool { return r.pending[member] > 0 }) {
 		select {
-		case a := <-n.answers:
-			n.add(a)
+		case a := <-r.answers:
+			r.add(a)
 			continue
-		case <-n.ctx.Done():
+		case <-r.ctx.Done():
 		}
 		break
 	}
-	for i, err := range n.errs {
+	for i, err := range r.errs {
 		if err == errUndecided {
-			n.errs[i] = n.undecidedErr(i)
+			r.errs[i] = r.undecidedErr(i)
 		}
 	}
 }
 
 var errUndecided = errors.New("no decision yet")
 
-func (n *renewCall) undecidedErr(i int) error {
-	err := n.tallies[i].result("renew", n.holds[i].Name, n.b.majority)
-	if n.ctx.Err() != nil && !driver.Final(err) {
-		return fmt.Errorf("%w: %w", err, n.ctx.Err())
+func (r *renewCall) undecidedErr(i int) error {
+	err := r.tallies[i].result("renew", r.holds[i].Name, r.b.majority)
+	if r.ctx.Err() != nil && !driver.Final(err) {
+		return fmt.Errorf("%w: %w", err, r.ctx.Err())
 	}
 	return err
 }
 
 // send calls a member with all holds. Holds whose last call is still running there are in a call
 // of their own.
-func (n *renewCall) send(member int) {
-	m := n.b.members[member]
+func (r *renewCall) send(member int) {
+	m := r.b.members[member]
 	var idle, busy []int
-	for i, h := range n.holds {
+	for i, h := range r.holds {
 		if m.queue.idle(h.Owner) {
 			idle = append(idle, i)
 		} else {
@@ -100,70 +100,70 @@ func (n *renewCall) send(member int) {
 	}
 	for _, indices := range [][]int{idle, busy} {
 		if len(indices) > 0 {
-			n.call(member, indices)
-			n.pending[member]++
+			r.call(member, indices)
+			r.pending[member]++
 		}
 	}
 }
 
 // call calls a member with some of the holds.
-func (n *renewCall) call(member int, indices []int) {
-	m, holds := n.b.members[member], make([]driver.Hold, len(indices))
+func (r *renewCall) call(member int, indices []int) {
+	m, holds := r.b.members[member], make([]driver.Hold, len(indices))
 	owners := make([]string, len(indices))
-	shortest := n.holds[indices[0]].TTL
+	shortest := r.holds[indices[0]].TTL
 	for k, i := range indices {
-		h := n.holds[i]
+		h := r.holds[i]
 		shortest = min(shortest, h.TTL)
-		h.TTL += n.b.drift(h.TTL)
+		h.TTL += r.b.drift(h.TTL)
 		holds[k], owners[k] = h, h.Owner
 	}
-	n.b.send(m, owners, func(c *queuedCall) {
+	r.b.send(m, owners, func(c *queuedCall) {
 		if m.queue.isReplaced(c) {
-			n.answers <- renewAnswer{member, indices, slices.Repeat([]error{errReplaced}, len(indices))}
+			r.answers <- renewAnswer{member, indices, slices.Repeat([]error{errReplaced}, len(indices))}
 			return
 		}
-		ctx, cancel := n.b.callContext(n.ctx, shortest)
+		ctx, cancel := r.b.callContext(r.ctx, shortest)
 		defer cancel()
 		errs := m.Renew(ctx, holds)
 		m.note(errs...)
-		n.answers <- renewAnswer{member, indices, errs}
+		r.answers <- renewAnswer{member, indices, errs}
 		for k, err := range errs {
 			answered := err == nil || errors.Is(err, driver.ErrLost)
-			if answered && n.b.holds.found(owners[k], member, err == nil) {
-				n.b.winBack(n.ctx, member, owners[k])
+			if answered && r.b.holds.found(owners[k], member, err == nil) {
+				r.b.winBack(r.ctx, member, owners[k])
 			}
 		}
 	})
 }
 
 // add counts a member's answers.
-func (n *renewCall) add(a renewAnswer) {
-	n.pending[a.member]--
+func (r *renewCall) add(a renewAnswer) {
+	r.pending[a.member]--
 	for k, i := range a.indices {
-		n.tallies[i].add(n.b.members[a.member], a.errs[k])
-		if n.errs[i] == errUndecided {
-			n.decide(i)
+		r.tallies[i].add(r.b.members[a.member], a.errs[k])
+		if r.errs[i] == errUndecided {
+			r.decide(i)
 		}
 	}
 }
 
-func (n *renewCall) decide(i int) {
-	t, h := &n.tallies[i], n.holds[i]
+func (r *renewCall) decide(i int) {
+	t, h := &r.tallies[i], r.holds[i]
 	switch {
-	case t.yes >= n.b.majority:
-		n.errs[i] = nil
-		n.b.holds.renewed(h, n.start.Add(h.TTL))
-	case t.lost > t.of-n.b.majority:
-		n.errs[i] = fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
+	case t.yes >= r.b.majority:
+		r.errs[i] = nil
+		r.b.holds.renewed(h, r.start.Add(h.TTL))
+	case t.lost > t.of-r.b.majority:
+		r.errs[i] = fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 		// The core does not release a lost hold, and its remaining votes keep others out.
-		kept := n.b.holds.remove(h.Owner)
-		for _, m := range n.b.members {
-			n.b.release(n.ctx, m, h, kept, func(error) {})
+		kept := r.b.holds.remove(h.Owner)
+		for _, m := range r.b.members {
+			r.b.release(r.ctx, m, h, kept, func(error) {})
 		}
 	default:
 		return
 	}
-	n.undecided--
+	r.undecided--
 }
 
 // winBack requests a live hold again from a member where it is missing, and raises the

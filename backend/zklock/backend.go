@@ -163,11 +163,11 @@ func (b *Backend) firstCall(err error) error {
 // release its hold.
 type withoutOwners struct{ error }
 
-func (e withoutOwners) Unwrap() error { return e.error }
+func (w withoutOwners) Unwrap() error { return w.error }
 
-func (e withoutOwners) Error() string {
+func (w withoutOwners) Error() string {
 	var b strings.Builder
-	rest := e.error.Error()
+	rest := w.error.Error()
 	for {
 		before, after, found := strings.Cut(rest, protection)
 		b.WriteString(before)

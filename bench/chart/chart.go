@@ -186,14 +186,14 @@ func (b Bars) add(p *plot.Plot, i int, s Series) error {
 }
 
 // Plot draws one series. It implements plot.Plotter.
-func (d bars) Plot(c draw.Canvas, p *plot.Plot) {
+func (b bars) Plot(c draw.Canvas, p *plot.Plot) {
 	trX, trY := p.Transforms(&c)
-	s := d.b.Series[d.series]
+	s := b.b.Series[b.series]
 	label := text.Style{XAlign: draw.XLeft, YAlign: draw.YCenter, Handler: plot.DefaultTextHandler}
 	restyleText(&label, textSize-2)
-	for g := range d.b.Groups {
+	for g := range b.b.Groups {
 		// The first group and its first bar are at the top.
-		middle := trY(float64(len(d.b.Groups)-1-g)) + barHeight*(vg.Length(len(d.b.Series)-1)/2-vg.Length(d.series))
+		middle := trY(float64(len(b.b.Groups)-1-g)) + barHeight*(vg.Length(len(b.b.Series)-1)/2-vg.Length(b.series))
 		if g >= len(s.Y) || !shown(s.Y[g], false) {
 			c.FillText(label, vg.Point{X: trX(0) + 3, Y: middle}, "–")
 			continue

@@ -70,43 +70,43 @@ func newFenceColumn(d Dialect, table, key, column string) (fenceColumn, error) {
 
 // sql inserts the names for $t, $k and $f into a statement, and the placeholders for :k and :f.
 // With ? the placeholders must be in the order of the arguments.
-func (p fenceColumn) sql(statement string) string {
+func (c fenceColumn) sql(statement string) string {
 	k, f := "$1", "$2"
-	switch p.dialect {
+	switch c.dialect {
 	case MySQL:
 		k, f = "?", "?"
 	case SQLite:
 		k, f = "?1", "?2"
 	}
-	return strings.NewReplacer("$t", p.table, "$k", p.key, "$f", p.column, ":k", k, ":f", f).Replace(statement)
+	return strings.NewReplacer("$t", c.table, "$k", c.key, "$f", c.column, ":k", k, ":f", f).Replace(statement)
 }
 
 // enterer raises a stored fence, or refuses. resource is the name of the key in errors.
 type enterer func(ctx context.Context, tx Tx, key any, resource string, f uint64) error
 
 // enterTable inserts the row if it is absent.
-func (p fenceColumn) enterTable() enterer {
-	switch p.dialect {
+func (c fenceColumn) enterTable() enterer {
+	switch c.dialect {
 	case MySQL:
 		// This changes nothing. It locks an existing row and no gap, which a locking read of an
 		// absent row would. It adds one since 0 means that the row was inserted.
-		return p.enterMySQL(lockByInsert(p.sql(
+		return c.enterMySQL(lockByInsert(c.sql(
 			"INSERT INTO $t ($k, $f) VALUES (:k, :f) ON DUPLICATE KEY UPDATE $f = LAST_INSERT_ID($f + 1) - 1")))
 	case SQLite:
-		return raiseBy(p.sql("INSERT INTO $t ($k, $f) VALUES (:k, :f) ON CONFLICT ($k) DO UPDATE SET $f = MAX($f, excluded.$f) RETURNING $f"))
+		return raiseBy(c.sql("INSERT INTO $t ($k, $f) VALUES (:k, :f) ON CONFLICT ($k) DO UPDATE SET $f = MAX($f, excluded.$f) RETURNING $f"))
 	}
-	return raiseBy(p.sql("INSERT INTO $t AS g ($k, $f) VALUES (:k, :f) ON CONFLICT ($k) DO UPDATE SET $f = GREATEST(g.$f, excluded.$f) RETURNING g.$f"))
+	return raiseBy(c.sql("INSERT INTO $t AS g ($k, $f) VALUES (:k, :f) ON CONFLICT ($k) DO UPDATE SET $f = GREATEST(g.$f, excluded.$f) RETURNING g.$f"))
 }
 
 // enterColumn requires the row.
-func (p fenceColumn) enterColumn() enterer {
-	switch p.dialect {
+func (c fenceColumn) enterColumn() enterer {
+	switch c.dialect {
 	case MySQL:
-		return p.enterMySQL(lockByRead(p.sql("SELECT $f FROM $t WHERE $k = :k FOR UPDATE")))
+		return c.enterMySQL(lockByRead(c.sql("SELECT $f FROM $t WHERE $k = :k FOR UPDATE")))
 	case SQLite:
-		return raiseBy(p.sql("UPDATE $t SET $f = MAX($f, :f) WHERE $k = :k RETURNING $f"))
+		return raiseBy(c.sql("UPDATE $t SET $f = MAX($f, :f) WHERE $k = :k RETURNING $f"))
 	}
-	return raiseBy(p.sql("UPDATE $t SET $f = GREATEST($f, :f) WHERE $k = :k RETURNING $f"))
+	return raiseBy(c.sql("UPDATE $t SET $f = GREATEST($f, :f) WHERE $k = :k RETURNING $f"))
 }
 
 // raiseBy runs one statement, which returns the greater of both fences.
@@ -146,9 +146,9 @@ func lockByInsert(statement string) locker {
 // enterMySQL compares the fence in the row with the one that the transaction sees, before it
 // changes the row, since it would see its own change. It also checks a row that seems to be new: a
 // proxy may not pass on LAST_INSERT_ID.
-func (p fenceColumn) enterMySQL(lock locker) enterer {
-	see := p.sql("SELECT $f FROM $t WHERE $k = :k")
-	raise := p.sql("UPDATE $t SET $f = :f WHERE $k = :k")
+func (c fenceColumn) enterMySQL(lock locker) enterer {
+	see := c.sql("SELECT $f FROM $t WHERE $k = :k")
+	raise := c.sql("UPDATE $t SET $f = :f WHERE $k = :k")
 	return func(ctx context.Context, tx Tx, key any, resource string, f uint64) error {
 		now, err := lock(ctx, tx, key, f)
 		if err != nil {
@@ -195,11 +195,11 @@ func valid(tx Tx, resource string, f uint64) error {
 }
 
 // explain adds the table to an error.
-func (p fenceColumn) explain(resource string, err error) error {
+func (c fenceColumn) explain(resource string, err error) error {
 	if errors.Is(err, fence.ErrStale) {
 		return fmt.Errorf("fencesql: %w", err)
 	}
-	return fmt.Errorf("fencesql: enter %q (table %s, %v): %w", resource, p.table, p.dialect, err)
+	return fmt.Errorf("fencesql: enter %q (table %s, %v): %w", resource, c.table, c.dialect, err)
 }
 
 // attempts bounds how often a transaction is started again because Enter failed.

@@ -127,30 +127,30 @@ type command struct {
 }
 
 // start starts it in a folder, with flags of go test.
-func (l *command) start(dir string, all []string) error {
+func (c *command) start(dir string, all []string) error {
 	own := len(all) // what follows -args is the tests'
 	if i := slices.Index(all, "-args"); i >= 0 {
 		own = i
 	}
 	var flags []string
-	if l.turns != "" {
+	if c.turns != "" {
 		self, err := os.Executable()
 		if err != nil {
 			return err
 		}
 		flags = []string{"-p", "4", "-exec", "'" + self + "'"} // one or two run, and the next ones are built
 	}
-	args := slices.Concat([]string{"test", "-json"}, flags, all[:own], l.packages, all[own:])
-	l.cmd = exec.Command("go", args...)
-	if l.turns != "" {
-		l.cmd.Env = append(os.Environ(), turnEnv+"="+l.turns)
+	args := slices.Concat([]string{"test", "-json"}, flags, all[:own], c.packages, all[own:])
+	c.cmd = exec.Command("go", args...)
+	if c.turns != "" {
+		c.cmd.Env = append(os.Environ(), turnEnv+"="+c.turns)
 	}
-	l.cmd.Dir, l.cmd.Stderr = dir, os.Stderr
+	c.cmd.Dir, c.cmd.Stderr = dir, os.Stderr
 	var err error
-	if l.events, err = l.cmd.StdoutPipe(); err != nil {
+	if c.events, err = c.cmd.StdoutPipe(); err != nil {
 		return err
 	}
-	return l.cmd.Start()
+	return c.cmd.Start()
 }
 
 // event is one line of go test -json; see go doc test2json.
@@ -160,8 +160,8 @@ type event struct {
 }
 
 // read passes on all events, and returns how the command ended.
-func (l *command) read(take func(event)) error {
-	lines := bufio.NewReader(l.events)
+func (c *command) read(take func(event)) error {
+	lines := bufio.NewReader(c.events)
 	for {
 		line, err := lines.ReadBytes('\n')
 		var e event
@@ -173,7 +173,7 @@ func (l *command) read(take func(event)) error {
 			break
 		}
 	}
-	if err := l.cmd.Wait(); err != nil {
+	if err := c.cmd.Wait(); err != nil {
 		return fmt.Errorf("go test: %w", err)
 	}
 	return nil

@@ -250,14 +250,14 @@ func newLazy(url string, caps driver.Caps, suffices func(c, want driver.Caps) bo
 }
 
 // await returns the backend if it can be opened before ctx ends.
-func (m *lazy) await(ctx context.Context) (*Member, error) {
-	m.mu.Lock()
-	if m.backend == nil && m.opening == nil && !m.closed && !time.Now().Before(m.next) {
-		m.opening = make(chan struct{})
-		go m.open(m.opening)
+func (l *lazy) await(ctx context.Context) (*Member, error) {
+	l.mu.Lock()
+	if l.backend == nil && l.opening == nil && !l.closed && !time.Now().Before(l.next) {
+		l.opening = make(chan struct{})
+		go l.open(l.opening)
 	}
-	opening := m.opening
-	m.mu.Unlock()
+	opening := l.opening
+	l.mu.Unlock()
 	if opening != nil {
 		select {
 		case <-opening:
@@ -265,45 +265,45 @@ func (m *lazy) await(ctx context.Context) (*Member, error) {
 			return nil, ctx.Err()
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	case m.closed:
+	case l.closed:
 		return nil, driver.ErrClosed
-	case m.backend == nil:
+	case l.backend == nil:
 		// %v: the error of the opening is no fact about a lock.
-		return nil, fmt.Errorf("the member is not open yet: %v", m.err)
+		return nil, fmt.Errorf("the member is not open yet: %v", l.err)
 	}
-	return m.backend, nil
+	return l.backend, nil
 }
 
-func (m *lazy) open(done chan struct{}) {
+func (l *lazy) open(done chan struct{}) {
 	defer close(done)
-	ctx, cancel := context.WithTimeout(m.life, openTimeout)
+	ctx, cancel := context.WithTimeout(l.life, openTimeout)
 	defer cancel()
-	b, err := driver.Open(ctx, m.url)
-	if err == nil && !m.suffices(b.Caps(), m.caps) {
-		err = fmt.Errorf("%w: it can do less than the other members: %+v, want %+v", driver.ErrUnsupported, b.Caps(), m.caps)
+	b, err := driver.Open(ctx, l.url)
+	if err == nil && !l.suffices(b.Caps(), l.caps) {
+		err = fmt.Errorf("%w: it can do less than the other members: %+v, want %+v", driver.ErrUnsupported, b.Caps(), l.caps)
 		b.Close()
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.opening, m.err, m.next = nil, err, time.Now().Add(retryPause)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.opening, l.err, l.next = nil, err, time.Now().Add(retryPause)
 	switch {
 	case err != nil:
-	case m.closed:
+	case l.closed:
 		b.Close()
 	default:
-		m.backend = &Member{Backend: b}
+		l.backend = &Member{Backend: b}
 	}
 }
 
 // Caps returns the capabilities that were assumed of the member.
-func (m *lazy) Caps() driver.Caps { return m.caps }
+func (l *lazy) Caps() driver.Caps { return l.caps }
 
 // Acquire makes one attempt. It is unsent if the member is not open.
-func (m *lazy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	b, err := m.await(ctx)
+func (l *lazy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	b, err := l.await(ctx)
 	if err != nil {
 		return driver.Grant{}, driver.Unsent(err)
 	}
@@ -311,8 +311,8 @@ func (m *lazy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 }
 
 // Renew renews holds if the member is open.
-func (m *lazy) Renew(ctx context.Context, holds []driver.Hold) []error {
-	b, err := m.await(ctx)
+func (l *lazy) Renew(ctx context.Context, holds []driver.Hold) []error {
+	b, err := l.await(ctx)
 	if err != nil {
 		return slices.Repeat([]error{err}, len(holds))
 	}
@@ -320,8 +320,8 @@ func (m *lazy) Renew(ctx context.Context, holds []driver.Hold) []error {
 }
 
 // Release ends a hold if the member is open.
-func (m *lazy) Release(ctx context.Context, h driver.Hold) error {
-	b, err := m.await(ctx)
+func (l *lazy) Release(ctx context.Context, h driver.Hold) error {
+	b, err := l.await(ctx)
 	if err != nil {
 		return err
 	}
@@ -329,12 +329,12 @@ func (m *lazy) Release(ctx context.Context, h driver.Hold) error {
 }
 
 // Watch watches if the member is open, and if its watch takes no lock, or the assumed capabilities say so.
-func (m *lazy) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	b, err := m.await(ctx)
+func (l *lazy) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	b, err := l.await(ctx)
 	if err != nil {
 		return driver.Watch{}, err
 	}
-	if WatchTakes(b.Caps()) && !WatchTakes(m.caps) {
+	if WatchTakes(b.Caps()) && !WatchTakes(l.caps) {
 		return driver.Watch{}, driver.ErrSkip
 	}
 	return b.Watch(ctx, r)
@@ -343,32 +343,32 @@ func (m *lazy) Watch(ctx context.Context, r driver.Request) (driver.Watch, error
 // WatchTakes reports whether the watch of a backend with these capabilities may take the lock.
 func WatchTakes(c driver.Caps) bool { return c.Queueing == driver.QueueAlways || c.Session }
 
-func (m *lazy) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	b, err := m.await(ctx)
+func (l *lazy) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	b, err := l.await(ctx)
 	if err != nil {
 		return driver.Info{}, err
 	}
 	return b.Inspect(ctx, name)
 }
 
-func (m *lazy) List(ctx context.Context, prefix string, yield func(string) bool) error {
-	b, err := m.await(ctx)
+func (l *lazy) List(ctx context.Context, prefix string, yield func(string) bool) error {
+	b, err := l.await(ctx)
 	if err != nil {
 		return err
 	}
 	return b.List(ctx, prefix, yield)
 }
 
-func (m *lazy) Revoke(ctx context.Context, h driver.Hold) error {
-	b, err := m.await(ctx)
+func (l *lazy) Revoke(ctx context.Context, h driver.Hold) error {
+	b, err := l.await(ctx)
 	if err != nil {
 		return err
 	}
 	return b.Revoke(ctx, h)
 }
 
-func (m *lazy) Identity(ctx context.Context) (string, error) {
-	b, err := m.await(ctx)
+func (l *lazy) Identity(ctx context.Context) (string, error) {
+	b, err := l.await(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -376,12 +376,12 @@ func (m *lazy) Identity(ctx context.Context) (string, error) {
 }
 
 // Close closes the member, and ends a running try.
-func (m *lazy) Close() error {
-	m.mu.Lock()
-	m.closed = true
-	opening, b := m.opening, m.backend
-	m.mu.Unlock()
-	m.end()
+func (l *lazy) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	opening, b := l.opening, l.backend
+	l.mu.Unlock()
+	l.end()
 	if opening != nil {
 		<-opening
 	}

@@ -181,10 +181,10 @@ func (p *party) join(b *Backend) Notifier {
 
 func (partyNotifier) Address(time.Duration) string { return "party" }
 
-func (g partyNotifier) Notify(k Key) {
-	g.p.mu.Lock()
-	defer g.p.mu.Unlock()
-	for _, b := range g.p.backends {
+func (n partyNotifier) Notify(k Key) {
+	n.p.mu.Lock()
+	defer n.p.mu.Unlock()
+	for _, b := range n.p.backends {
 		b.Wake(k)
 	}
 }

@@ -40,29 +40,29 @@ type renewCall struct {
 	answers []error
 }
 
-func (n *renewCall) answerThese(list []int, err error) {
+func (r *renewCall) answerThese(list []int, err error) {
 	for _, i := range list {
-		n.answers[i] = err
+		r.answers[i] = err
 	}
 }
 
-func (n *renewCall) run() {
-	batches, single := n.split()
+func (r *renewCall) run() {
+	batches, single := r.split()
 	for what, list := range batches {
 		for part := range slices.Chunk(list, MaxExtend) {
-			single = append(single, n.extend(what, part)...)
+			single = append(single, r.extend(what, part)...)
 		}
 	}
-	n.renewSingly(single)
+	r.renewSingly(single)
 }
 
 // split separates the holds that one statement can renew from those that need a change of their row.
-func (n *renewCall) split() (batches map[Extension][]int, single []int) {
+func (r *renewCall) split() (batches map[Extension][]int, single []int) {
 	batches = map[Extension][]int{}
 	seen := map[string]bool{}
-	for i, h := range n.holds {
+	for i, h := range r.holds {
 		if err := h.ValidateRenewal(); err != nil {
-			n.answers[i] = err
+			r.answers[i] = err
 			continue
 		}
 		if !h.Mode.Alone() || seen[h.Name] {
@@ -85,41 +85,41 @@ var errLocked = errors.New("the lock's row is locked by a transaction of another
 
 // extend renews holds by one statement, and returns those that need a change of their row. Holds
 // whose rows are locked are retried, and do not delay the others.
-func (n *renewCall) extend(what Extension, list []int) (left []int) {
+func (r *renewCall) extend(what Extension, list []int) (left []int) {
 	for miss := range maxLocked {
-		err := pause(n.ctx, miss)
+		err := pause(r.ctx, miss)
 		if err == nil {
 			var other []int
-			other, list, err = n.extendOnce(what, list)
+			other, list, err = r.extendOnce(what, list)
 			left = append(left, other...)
 		}
 		if err != nil {
-			n.answerThese(list, err)
+			r.answerThese(list, err)
 			return left
 		}
 		if len(list) == 0 {
 			return left
 		}
 	}
-	other, list, err := n.extendWaiting(what, list)
-	n.answerThese(list, err)
+	other, list, err := r.extendWaiting(what, list)
+	r.answerThese(list, err)
 	return append(left, other...)
 }
 
 // extendWaiting waits for a locked row if the call has no other holds. Without it, a renewal would
 // fail where many processes change a row all the time and take long to commit.
-func (n *renewCall) extendWaiting(what Extension, list []int) (left, locked []int, err error) {
-	if len(n.holds) > 1 {
+func (r *renewCall) extendWaiting(what Extension, list []int) (left, locked []int, err error) {
+	if len(r.holds) > 1 {
 		return nil, list, errLocked
 	}
 	select {
-	case n.b.rowWaits <- struct{}{}:
-		defer func() { <-n.b.rowWaits }()
+	case r.b.rowWaits <- struct{}{}:
+		defer func() { <-r.b.rowWaits }()
 	default:
 		return nil, list, errLocked
 	}
 	what.Wait = true
-	left, locked, err = n.extendOnce(what, list)
+	left, locked, err = r.extendOnce(what, list)
 	if err == nil {
 		err = errLocked // of what is left
 	}
@@ -128,12 +128,12 @@ func (n *renewCall) extendWaiting(what Extension, list []int) (left, locked []in
 
 // extendOnce sets the results that are known. The holds left have another mode, or rows that were not answered; the
 // rows of locked are locked.
-func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, err error) {
+func (r *renewCall) extendOnce(what Extension, list []int) (left, locked []int, err error) {
 	held := make([]HoldKey, len(list))
 	for j, i := range list {
-		held[j] = HoldKey{n.holds[i].Name, n.holds[i].Owner}
+		held[j] = HoldKey{r.holds[i].Name, r.holds[i].Owner}
 	}
-	done, until, err := n.b.dialect.Extend(n.ctx, held, what)
+	done, until, err := r.b.dialect.Extend(r.ctx, held, what)
 	if err != nil {
 		return nil, list, err
 	}
@@ -143,33 +143,33 @@ func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, 
 	if until == 0 {
 		until = math.MaxInt64
 	}
-	return n.findUnrenewed(what, list, until)
+	return r.findUnrenewed(what, list, until)
 }
 
 // findUnrenewed reads the rows to find the holds that were not renewed: those that end before until,
 // or lack another term of the renewal. A hold whose row was not answered is left, and its row is read by itself.
-func (n *renewCall) findUnrenewed(what Extension, list []int, until int64) (left, locked []int, err error) {
+func (r *renewCall) findUnrenewed(what Extension, list []int, until int64) (left, locked []int, err error) {
 	names := make([]string, len(list))
 	for j, i := range list {
-		names[j] = n.holds[i].Name
+		names[j] = r.holds[i].Name
 	}
-	states, err := n.b.readRows(n.ctx, names)
+	states, err := r.b.readRows(r.ctx, names)
 	if err != nil {
 		return nil, list, err
 	}
 	for _, i := range list {
-		s, err := states(n.holds[i].Name)
+		s, err := states(r.holds[i].Name)
 		if err != nil {
-			n.answers[i] = err
+			r.answers[i] = err
 			continue
 		}
 		if s == nil {
 			left = append(left, i)
 			continue
 		}
-		switch c := s.Hold(n.holds[i].Owner); {
+		switch c := s.Hold(r.holds[i].Owner); {
 		case c == nil:
-			n.answers[i] = driver.ErrLost
+			r.answers[i] = driver.ErrLost
 		case !c.Mode.Alone():
 			left = append(left, i)
 		case c.Until/micro < until || s.Number < what.Floor:
@@ -183,10 +183,10 @@ func (n *renewCall) findUnrenewed(what Extension, list []int, until int64) (left
 const parallel = 4
 
 // renewSingly changes the rows of holds, each row by itself.
-func (n *renewCall) renewSingly(list []int) {
+func (r *renewCall) renewSingly(list []int) {
 	byName := map[string][]int{}
 	for _, i := range list {
-		byName[n.holds[i].Name] = append(byName[n.holds[i].Name], i)
+		byName[r.holds[i].Name] = append(byName[r.holds[i].Name], i)
 	}
 	var wg wait.Group
 	slots := make(chan struct{}, parallel)
@@ -194,26 +194,26 @@ func (n *renewCall) renewSingly(list []int) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			n.renewOne(name, of)
+			r.renewOne(name, of)
 		})
 	}
 	wg.Wait()
 }
 
 // renewOne renews the holds of one lock.
-func (n *renewCall) renewOne(name string, list []int) {
-	longest := slices.MaxFunc(list, func(i, j int) int { return cmp.Compare(n.holds[i].TTL, n.holds[j].TTL) })
-	address := n.b.notifier.Address(n.holds[longest].TTL)
-	err := n.b.change(n.ctx, name, func(s *state) (v decision) {
+func (r *renewCall) renewOne(name string, list []int) {
+	longest := slices.MaxFunc(list, func(i, j int) int { return cmp.Compare(r.holds[i].TTL, r.holds[j].TTL) })
+	address := r.b.notifier.Address(r.holds[longest].TTL)
+	err := r.b.change(r.ctx, name, func(s *state) (v decision) {
 		for _, i := range list {
-			changed, err := s.renew(n.holds[i], address)
-			n.answers[i] = err
+			changed, err := s.renew(r.holds[i], address)
+			r.answers[i] = err
 			v.write = v.write || changed
 		}
 		return v
 	})
 	if err != nil {
-		n.answerThese(list, err)
+		r.answerThese(list, err)
 	}
 }
 

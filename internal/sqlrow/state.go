@@ -102,10 +102,10 @@ func recordOf(c claims.Claim) claimRecord {
 	}
 }
 
-func (e claimRecord) claim() claims.Claim {
+func (r claimRecord) claim() claims.Claim {
 	return claims.Claim{
-		Owner: e.Owner, Mode: driver.Mode(e.Mode), Fence: e.Number << claims.SpanBits, Ticket: e.Ticket,
-		Since: e.Since * micro, Until: e.Until * micro, Address: e.Address, Meta: e.Meta,
+		Owner: r.Owner, Mode: driver.Mode(r.Mode), Fence: r.Number << claims.SpanBits, Ticket: r.Ticket,
+		Since: r.Since * micro, Until: r.Until * micro, Address: r.Address, Meta: r.Meta,
 	}
 }
 
@@ -155,16 +155,16 @@ func (r Row) check(list []claimRecord) error {
 // Forever is the end of a hold without an end, and the last time that can be converted to ns.
 const Forever = claims.Forever / micro
 
-func (e claimRecord) check(kind driver.Mode) error {
+func (r claimRecord) check(kind driver.Mode) error {
 	switch {
-	case e.Owner == "":
+	case r.Owner == "":
 		return fmt.Errorf("a claim without an owner")
-	case claims.KindOf(driver.Mode(e.Mode)) != kind:
-		return fmt.Errorf("owner %q has mode %d in a lock of kind %d", e.Owner, e.Mode, kind)
-	case e.Ticket < 0 || e.Number < 0 || e.Number > MaxNumber || (e.Ticket > 0) == (e.Number > 0):
-		return fmt.Errorf("owner %q has ticket %d and number %d", e.Owner, e.Ticket, e.Number)
-	case e.Since < 0 || e.Since > Forever || e.Until < 0 || e.Until > Forever:
-		return fmt.Errorf("owner %q holds from %d to %d", e.Owner, e.Since, e.Until)
+	case claims.KindOf(driver.Mode(r.Mode)) != kind:
+		return fmt.Errorf("owner %q has mode %d in a lock of kind %d", r.Owner, r.Mode, kind)
+	case r.Ticket < 0 || r.Number < 0 || r.Number > MaxNumber || (r.Ticket > 0) == (r.Number > 0):
+		return fmt.Errorf("owner %q has ticket %d and number %d", r.Owner, r.Ticket, r.Number)
+	case r.Since < 0 || r.Since > Forever || r.Until < 0 || r.Until > Forever:
+		return fmt.Errorf("owner %q holds from %d to %d", r.Owner, r.Since, r.Until)
 	}
 	return nil
 }

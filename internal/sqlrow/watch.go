@@ -196,43 +196,43 @@ func (silence) Arm(context.Context) error                            { return ni
 func (silence) Wait(context.Context, string) (notified, silent bool) { return false, true }
 func (silence) Close()                                               {}
 
-func (l *rowWatcher) run() {
-	defer l.listener.Close()
-	for !l.set.removeUnused(l) {
-		address, silent, err := l.check()
-		l.armAll(err)
-		l.wait(address, silent || err != nil)
+func (rw *rowWatcher) run() {
+	defer rw.listener.Close()
+	for !rw.set.removeUnused(rw) {
+		address, silent, err := rw.check()
+		rw.armAll(err)
+		rw.wait(address, silent || err != nil)
 	}
 }
 
 // wait waits until the row should be read again.
-func (l *rowWatcher) wait(address string, silent bool) {
-	ctx, cancel := context.WithTimeout(l.set.b.ctx, slice)
+func (rw *rowWatcher) wait(address string, silent bool) {
+	ctx, cancel := context.WithTimeout(rw.set.b.ctx, slice)
 	defer cancel()
-	if l.outdated(cancel, address == "" && !silent) {
+	if rw.outdated(cancel, address == "" && !silent) {
 		return
 	}
 	notified := false
 	if !silent {
-		notified, silent = l.listener.Wait(ctx, address)
+		notified, silent = rw.listener.Wait(ctx, address)
 	}
 	switch {
-	case notified && l.wakeNext():
+	case notified && rw.wakeNext():
 		// If that waiter is granted the lock, nothing needs to be read.
 		_ = wait.Sleep(ctx, firstPoll)
 	case notified:
 	case silent:
 		// The row is polled, ever more slowly while it does not change.
-		_ = wait.Sleep(ctx, l.poll)
-		l.poll = min(2*l.poll, maxPoll)
+		_ = wait.Sleep(ctx, rw.poll)
+		rw.poll = min(2*rw.poll, maxPoll)
 	}
 }
 
 // wakeNext wakes the waiters whose turn is likely to have come. It reports whether there are any.
-func (l *rowWatcher) wakeNext() (found bool) {
-	l.set.mu.Lock()
-	defer l.set.mu.Unlock()
-	for w := range l.waiters {
+func (rw *rowWatcher) wakeNext() (found bool) {
+	rw.set.mu.Lock()
+	defer rw.set.mu.Unlock()
+	for w := range rw.waiters {
 		if w.next {
 			w.ready.Notify()
 			found = true
@@ -242,69 +242,69 @@ func (l *rowWatcher) wakeNext() (found bool) {
 }
 
 // outdated reports whether the row should be read again at once. If not, lookAgain calls stop.
-func (l *rowWatcher) outdated(stop context.CancelFunc, hearsAll bool) bool {
-	l.set.mu.Lock()
-	defer l.set.mu.Unlock()
-	l.stop, l.hearsAll = stop, hearsAll
-	return l.stale
+func (rw *rowWatcher) outdated(stop context.CancelFunc, hearsAll bool) bool {
+	rw.set.mu.Lock()
+	defer rw.set.mu.Unlock()
+	rw.stop, rw.hearsAll = stop, hearsAll
+	return rw.stale
 }
 
 // lookAgain makes the rowWatcher read the row. The set's mutex is held.
-func (l *rowWatcher) lookAgain() {
-	l.stale = true
-	if l.stop != nil {
-		l.stop()
+func (rw *rowWatcher) lookAgain() {
+	rw.stale = true
+	if rw.stop != nil {
+		rw.stop()
 	}
 }
 
 // check reads the row, marks it as waited for, and wakes the waiters that nothing blocks. It returns
 // the address to wait for.
-func (l *rowWatcher) check() (address string, silent bool, err error) {
-	l.set.mu.Lock()
-	l.stale = false
-	l.set.mu.Unlock()
-	silent = l.arm() != nil
-	ctx, cancel := context.WithTimeout(l.set.b.ctx, patience)
+func (rw *rowWatcher) check() (address string, silent bool, err error) {
+	rw.set.mu.Lock()
+	rw.stale = false
+	rw.set.mu.Unlock()
+	silent = rw.arm() != nil
+	ctx, cancel := context.WithTimeout(rw.set.b.ctx, patience)
 	defer cancel()
-	s, err := l.readMarked(ctx)
+	s, err := rw.readMarked(ctx)
 	if err != nil {
 		return "", false, err
 	}
-	if s.row.Rev != l.rev {
-		l.rev, l.poll = s.row.Rev, firstPoll
+	if s.row.Rev != rw.rev {
+		rw.rev, rw.poll = s.row.Rev, firstPoll
 	}
-	address, found := l.wakeUnblocked(s)
+	address, found := rw.wakeUnblocked(s)
 	return address, silent || !found, nil
 }
 
 // arm has a timeout of its own: a row can be polled without notifications.
-func (l *rowWatcher) arm() error {
-	ctx, cancel := context.WithTimeout(l.set.b.ctx, patience)
+func (rw *rowWatcher) arm() error {
+	ctx, cancel := context.WithTimeout(rw.set.b.ctx, patience)
 	defer cancel()
-	return l.listener.Arm(ctx)
+	return rw.listener.Arm(ctx)
 }
 
 // readMarked marks the row as waited for, and reads it as it is after that.
-func (l *rowWatcher) readMarked(ctx context.Context) (*state, error) {
-	b := l.set.b
-	s, err := b.readRow(ctx, l.name)
+func (rw *rowWatcher) readMarked(ctx context.Context) (*state, error) {
+	b := rw.set.b
+	s, err := b.readRow(ctx, rw.name)
 	if err != nil || b.options.Notifier == nil || s.row.Rev == 0 || s.row.Waiting > (s.now+int64(markLife/2))/micro {
 		return s, err
 	}
-	if err := b.dialect.Mark(ctx, l.key, markLife); err != nil {
+	if err := b.dialect.Mark(ctx, rw.key, markLife); err != nil {
 		return nil, err
 	}
-	return b.readRow(ctx, l.name)
+	return b.readRow(ctx, rw.name)
 }
 
 // wakeUnblocked wakes the waiters that nothing blocks. It returns the address to wait for on behalf
 // of the waiter with the fewest claims ahead; this backend itself wakes those behind it.
-func (l *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
-	l.set.mu.Lock()
-	defer l.set.mu.Unlock()
+func (rw *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
+	rw.set.mu.Lock()
+	defer rw.set.mu.Unlock()
 	var ahead []*claims.Claim
 	var mode driver.Mode
-	for w := range l.waiters {
+	for w := range rw.waiters {
 		blockers := s.Blockers(&w.request)
 		w.next = len(blockers) == 0 || blockers[len(blockers)-1].Holds()
 		if len(blockers) == 0 {
@@ -332,18 +332,18 @@ func addressOf(ahead []*claims.Claim, mode driver.Mode) (address string, found b
 }
 
 // armAll returns the result of arming to all calls of Watch.
-func (l *rowWatcher) armAll(err error) {
-	l.set.mu.Lock()
-	defer l.set.mu.Unlock()
-	l.live = err == nil
-	for w := range l.waiters {
+func (rw *rowWatcher) armAll(err error) {
+	rw.set.mu.Lock()
+	defer rw.set.mu.Unlock()
+	rw.live = err == nil
+	for w := range rw.waiters {
 		w.arm(err)
 	}
 }
 
 // wake makes the rowWatcher read the row, and wake the waiters that it lets in. The set's mutex is held.
-func (l *rowWatcher) wake() {
-	if len(l.waiters) > 0 {
-		l.lookAgain()
+func (rw *rowWatcher) wake() {
+	if len(rw.waiters) > 0 {
+		rw.lookAgain()
 	}
 }

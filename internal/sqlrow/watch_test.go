@@ -27,21 +27,21 @@ func newTestNotifier() *testNotifier {
 	return &testNotifier{listened: make(chan string, 1000), notifications: make(chan struct{})}
 }
 
-func (d *testNotifier) Address(time.Duration) string { return "address" }
-func (d *testNotifier) Notify(Key)                   {}
-func (d *testNotifier) Listen(Key) Listener          { return d }
-func (d *testNotifier) Arm(context.Context) error    { return d.armErr }
+func (n *testNotifier) Address(time.Duration) string { return "address" }
+func (n *testNotifier) Notify(Key)                   {}
+func (n *testNotifier) Listen(Key) Listener          { return n }
+func (n *testNotifier) Arm(context.Context) error    { return n.armErr }
 
-func (d *testNotifier) Wait(ctx context.Context, tag string) (notified, silent bool) {
+func (n *testNotifier) Wait(ctx context.Context, tag string) (notified, silent bool) {
 	select {
-	case d.listened <- tag:
+	case n.listened <- tag:
 	default:
 	}
-	if d.silent {
+	if n.silent {
 		return false, true
 	}
 	select {
-	case <-d.notifications:
+	case <-n.notifications:
 		return true, false
 	case <-ctx.Done():
 		return false, false
@@ -53,7 +53,7 @@ type closingNotifier struct{ *testNotifier }
 
 func (closingNotifier) Close() error { return nil }
 
-func (d *testNotifier) Close() {}
+func (n *testNotifier) Close() {}
 
 func startWith(t *testing.T, f *fake, d *testNotifier) *Backend {
 	t.Helper()

@@ -150,24 +150,24 @@ func newRPC(o opcode, path string) *rpc {
 }
 
 // free recycles an rpc to which no other reference exists.
-func (q *rpc) free() {
-	*q = rpc{frame: q.frame, done: q.done}
-	rpcs.Put(q)
+func (r *rpc) free() {
+	*r = rpc{frame: r.frame, done: r.done}
+	rpcs.Put(r)
 }
 
-func (q *rpc) error(err error) error { return &opError{q.opcode, q.path, err} }
+func (r *rpc) error(err error) error { return &opError{r.opcode, r.path, err} }
 
 // assignXID completes the frame when it is written.
-func (q *rpc) assignXID(xid int32) {
-	binary.BigEndian.PutUint32(q.frame, uint32(len(q.frame)-4))
-	binary.BigEndian.PutUint32(q.frame[4:], uint32(xid))
-	q.xid = xid
+func (r *rpc) assignXID(xid int32) {
+	binary.BigEndian.PutUint32(r.frame, uint32(len(r.frame)-4))
+	binary.BigEndian.PutUint32(r.frame[4:], uint32(xid))
+	r.xid = xid
 }
 
 // commits reports whether an answer without an error proves that a majority of the servers has
 // agreed.
-func (q *rpc) commits() bool {
-	switch q.opcode {
+func (r *rpc) commits() bool {
+	switch r.opcode {
 	case opCreate2, opCreateContainer, opDelete, opSetData, opMulti:
 		return true
 	}
@@ -175,9 +175,9 @@ func (q *rpc) commits() bool {
 }
 
 // decode reads an answer without an error.
-func (q *rpc) decode(d *decoder) error {
-	a := &q.answer
-	switch q.opcode {
+func (r *rpc) decode(d *decoder) error {
+	a := &r.answer
+	switch r.opcode {
 	case opCreate2, opCreateContainer:
 		a.created, a.stat = d.text(), d.stat()
 	case opGetData:

@@ -84,17 +84,17 @@ func connectRequest(own identity, timeout time.Duration, zxid int64) []byte {
 	return b
 }
 
-func (w *connectResponse) decode(d *decoder, own identity) error {
+func (c *connectResponse) decode(d *decoder, own identity) error {
 	d.int()
-	w.timeout = time.Duration(d.int()) * time.Millisecond
-	w.id, w.password = d.long(), d.buffer()
+	c.timeout = time.Duration(d.int()) * time.Millisecond
+	c.id, c.password = d.long(), d.buffer()
 	readOnly := len(d.b) > 0 && d.bool() // absent before 3.4
 	switch {
 	case d.bad:
 		return errProtocol
-	case w.timeout <= 0 && own.id != 0:
+	case c.timeout <= 0 && own.id != 0:
 		return ErrSessionExpired
-	case w.timeout <= 0 || w.id == 0 || own.id != 0 && w.id != own.id:
+	case c.timeout <= 0 || c.id == 0 || own.id != 0 && c.id != own.id:
 		return fmt.Errorf("%w: another session than requested", errProtocol)
 	case readOnly:
 		return errors.New("the server is read-only: it has lost the other servers")

@@ -45,9 +45,9 @@ func TestLongInspect(t *testing.T) {
 	})
 }
 
-func (s *fixture) inspect(t *testing.T) distlock.Info {
+func (f *fixture) inspect(t *testing.T) distlock.Info {
 	t.Helper()
-	info, err := s.c.Inspect(t.Context(), s.name)
+	info, err := f.c.Inspect(t.Context(), f.name)
 	if err != nil {
 		t.Fatal(err)
 	}

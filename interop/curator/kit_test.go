@@ -136,24 +136,24 @@ func fixtureOf(t *testing.T, d *deployment, e *edition, k kind, name string) *fi
 }
 
 // on is a call on the lock by Java.
-func (s *fixture) on(th *interop.Thread, command string, args ...string) *interop.Call {
-	return s.onKind(th, s.k, command, args...)
+func (f *fixture) on(th *interop.Thread, command string, args ...string) *interop.Call {
+	return f.onKind(th, f.k, command, args...)
 }
 
-func (s *fixture) onKind(th *interop.Thread, k kind, command string, args ...string) *interop.Call {
-	return th.Call(append([]string{command, s.java, k.Java, s.name}, args...)...)
+func (f *fixture) onKind(th *interop.Thread, k kind, command string, args ...string) *interop.Call {
+	return th.Call(append([]string{command, f.java, k.Java, f.name}, args...)...)
 }
 
 // keepsOut expects that Java can't have a lock of the kind.
-func (s *fixture) keepsOut(t *testing.T, k kind) {
+func (f *fixture) keepsOut(t *testing.T, k kind) {
 	t.Helper()
-	s.onKind(s.other, k, "try", "0").Says(t, "false")
+	f.onKind(f.other, k, "try", "0").Says(t, "false")
 }
 
 // nodes are the children of a path in their order of coming.
-func (s *fixture) nodes(t *testing.T, path string) []string {
+func (f *fixture) nodes(t *testing.T, path string) []string {
 	t.Helper()
-	all := s.j.Thread("main").Call("nodes", s.java, path).Wait(t)
+	all := f.j.Thread("main").Call("nodes", f.java, path).Wait(t)
 	if slices.Equal(all, []string{"-"}) {
 		return nil
 	}
@@ -166,22 +166,22 @@ func sequence(node string) string { return node[max(0, len(node)-10):] }
 
 // leavesNothing expects that no node of the lock is left. The server that Java asks may be
 // behind Go's.
-func (s *fixture) leavesNothing(t *testing.T) {
+func (f *fixture) leavesNothing(t *testing.T) {
 	t.Helper()
 	var left []string
 	interop.Eventually(t, func() string { return fmt.Sprintf("nodes that are left: %q", left) }, func() bool {
-		left = s.allNodes(t)
+		left = f.allNodes(t)
 		return len(left) == 0
 	})
 }
 
 // allNodes returns the nodes of a lock, or of both parts of a semaphore.
-func (s *fixture) allNodes(t *testing.T) []string {
+func (f *fixture) allNodes(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	for name := range strings.SplitSeq(s.name, ",") {
+	for name := range strings.SplitSeq(f.name, ",") {
 		for _, part := range []string{"", "/locks", "/leases"} {
-			all = append(all, s.nodes(t, "/"+name+part)...)
+			all = append(all, f.nodes(t, "/"+name+part)...)
 		}
 	}
 	return slices.DeleteFunc(all, func(node string) bool { return node == "locks" || node == "leases" })

@@ -22,23 +22,23 @@ func TestLongJavaAsksGo(t *testing.T) {
 }
 
 // javaAsksGo returns the time from Java's request until Go is notified.
-func (s *fixture) javaAsksGo(t *testing.T) time.Duration {
+func (f *fixture) javaAsksGo(t *testing.T) time.Duration {
 	asked := make(chan time.Time, 2)
-	h, err := s.c.Mutex(s.name, distlock.Revocable(func(*distlock.Lease) { asked <- time.Now() })).Lock(t.Context())
+	h, err := f.c.Mutex(f.name, distlock.Revocable(func(*distlock.Lease) { asked <- time.Now() })).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiter := s.on(s.th, "lock")
-	s.th.Parks(t)
-	node := s.other.Call("participants", s.java, s.name).Wait(t)[0]
-	called := interop.At(t, s.other.Call("ask", s.java, node).Wait(t))
+	waiter := f.on(f.th, "lock")
+	f.th.Parks(t)
+	node := f.other.Call("participants", f.java, f.name).Wait(t)[0]
+	called := interop.At(t, f.other.Call("ask", f.java, node).Wait(t))
 	at := interop.Await(t, asked, "a question")
 	if h.Err() != nil {
 		t.Errorf("the lease ended: %v", h.Err())
 	}
 	interop.Give(t, h)
 	waiter.Wait(t)
-	s.on(s.th, "unlock").Wait(t)
+	f.on(f.th, "unlock").Wait(t)
 	if len(asked) > 0 {
 		t.Error("revoked twice")
 	}
@@ -59,16 +59,16 @@ func TestLongGoAsksJava(t *testing.T) {
 }
 
 // goAsksJava returns the time from Go's request until Java is notified.
-func (s *fixture) goAsksJava(t *testing.T) time.Duration {
-	s.th.Call("agree", s.java, s.name).Wait(t)
-	s.on(s.th, "lock").Wait(t)
-	waiter := interop.Pass(t, s.lock)
+func (f *fixture) goAsksJava(t *testing.T) time.Duration {
+	f.th.Call("agree", f.java, f.name).Wait(t)
+	f.on(f.th, "lock").Wait(t)
+	waiter := interop.Pass(t, f.lock)
 	called := time.Now()
-	if err := s.c.Revoke(t.Context(), s.inspect(t)); err != nil {
+	if err := f.c.Revoke(t.Context(), f.inspect(t)); err != nil {
 		t.Fatal(err)
 	}
-	at := interop.At(t, s.th.Call("asked", s.java, s.name).Wait(t))
-	s.on(s.th, "unlock").Wait(t)
+	at := interop.At(t, f.th.Call("asked", f.java, f.name).Wait(t))
+	f.on(f.th, "unlock").Wait(t)
 	waiter.Granted(t)
 	return at.Sub(called)
 }

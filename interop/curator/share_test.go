@@ -126,11 +126,11 @@ func TestLongJavaDowngrades(t *testing.T) {
 }
 
 // awaitNodes returns when the lock has so many nodes.
-func (s *fixture) awaitNodes(t *testing.T, want int) {
+func (f *fixture) awaitNodes(t *testing.T, want int) {
 	t.Helper()
 	var got []string
 	interop.Eventually(t, func() string { return "nodes: " + strings.Join(got, " ") }, func() bool {
-		got = s.nodes(t, "/"+s.name)
+		got = f.nodes(t, "/"+f.name)
 		return len(got) == want
 	})
 }
@@ -206,9 +206,9 @@ func inOrder(t *testing.T, s *fixture) {
 }
 
 // javaPasses makes a Java thread wait for the lock and release it at once.
-func (s *fixture) javaPasses(t *testing.T, i int) func() time.Time {
-	th := s.j.Thread("passes-" + string(rune('0'+i)))
-	locks, unlocks := s.on(th, "lock"), s.on(th, "unlock")
+func (f *fixture) javaPasses(t *testing.T, i int) func() time.Time {
+	th := f.j.Thread("passes-" + string(rune('0'+i)))
+	locks, unlocks := f.on(th, "lock"), f.on(th, "unlock")
 	return func() time.Time {
 		unlocks.Wait(t)
 		return interop.At(t, locks.Wait(t))

@@ -60,14 +60,14 @@ func NewDistlock(tb testing.TB, b driver.Backend, opts *distlock.Options) Distlo
 }
 
 // With returns a peer of the same client, whose locks have these options.
-func (p Distlock) With(options ...distlock.LockOption) Distlock {
-	p.Options = options
-	return p
+func (d Distlock) With(options ...distlock.LockOption) Distlock {
+	d.Options = options
+	return d
 }
 
 // Lock locks a Mutex.
-func (p Distlock) Lock(ctx context.Context, name string) (Held, error) {
-	l, err := p.Mutex(name, p.Options...).Lock(ctx)
+func (d Distlock) Lock(ctx context.Context, name string) (Held, error) {
+	l, err := d.Mutex(name, d.Options...).Lock(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,8 @@ func (p Distlock) Lock(ctx context.Context, name string) (Held, error) {
 }
 
 // Try tries to lock a Mutex.
-func (p Distlock) Try(ctx context.Context, name string) (Held, error) {
-	l, err := p.Mutex(name, p.Options...).TryLock(ctx)
+func (d Distlock) Try(ctx context.Context, name string) (Held, error) {
+	l, err := d.Mutex(name, d.Options...).TryLock(ctx)
 	switch {
 	case errors.Is(err, distlock.ErrHeld):
 		return nil, nil

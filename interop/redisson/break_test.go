@@ -38,18 +38,18 @@ func fixtureOf(t *testing.T, d *deployment, k kind, name string, c *distlock.Cli
 }
 
 // on is a call on the lock by Java.
-func (s *fixture) on(th *interop.Thread, command string, args ...string) *interop.Call {
-	return th.Call(append([]string{command, s.java, s.k.Java, s.name}, args...)...)
+func (f *fixture) on(th *interop.Thread, command string, args ...string) *interop.Call {
+	return th.Call(append([]string{command, f.java, f.k.Java, f.name}, args...)...)
 }
 
 // javaLocks locks, and returns the answer for javaUnlock.
-func (s *fixture) javaLocks(t *testing.T, th *interop.Thread) []string {
+func (f *fixture) javaLocks(t *testing.T, th *interop.Thread) []string {
 	t.Helper()
-	return th.Call(s.k.javaLock(s.java, s.name, lease)...).Wait(t)
+	return th.Call(f.k.javaLock(f.java, f.name, lease)...).Wait(t)
 }
 
-func (s *fixture) javaUnlocks(th *interop.Thread, held []string) *interop.Call {
-	return th.Call(s.k.javaUnlock(s.java, s.name, held)...)
+func (f *fixture) javaUnlocks(th *interop.Thread, held []string) *interop.Call {
+	return th.Call(f.k.javaUnlock(f.java, f.name, held)...)
 }
 
 // forcedLife is the TTL of locks that the other side breaks. The holder notices after a third of it

@@ -30,11 +30,11 @@ func line(t *testing.T, d *deployment, name string) (n int64) {
 }
 
 // awaitQueued returns once want clients are queued.
-func (s *fixture) awaitQueued(t *testing.T, want int64) {
+func (f *fixture) awaitQueued(t *testing.T, want int64) {
 	t.Helper()
 	var got int64
 	interop.Eventually(t, func() string { return fmt.Sprintf("%d are queued, want %d", got, want) }, func() bool {
-		got = line(t, s.d, s.name)
+		got = line(t, f.d, f.name)
 		return got == want
 	})
 }
@@ -65,9 +65,9 @@ func TestLongFairOrder(t *testing.T) {
 }
 
 // javaPasses makes a Java thread wait for the lock and release it at once.
-func (s *fixture) javaPasses(t *testing.T, thread string) func() time.Time {
+func (f *fixture) javaPasses(t *testing.T, thread string) func() time.Time {
 	th := jvms.Shared(t, 0).Thread(thread)
-	locks, unlocks := s.on(th, "lock", "0"), s.on(th, "unlock")
+	locks, unlocks := f.on(th, "lock", "0"), f.on(th, "unlock")
 	return func() time.Time {
 		unlocks.Wait(t)
 		return interop.At(t, locks.Wait(t))
@@ -98,13 +98,13 @@ func TestLongFairGoDiesInTheQueue(t *testing.T) {
 
 // getInBehindTheDead expects that Go and then Java get the lock once the time of the dead first
 // waiter is over.
-func (s *fixture) getInBehindTheDead(t *testing.T, h interop.Hold, life time.Duration) {
+func (f *fixture) getInBehindTheDead(t *testing.T, h interop.Hold, life time.Duration) {
 	t.Helper()
 	start := time.Now()
-	ours := interop.Pass(t, s.lock)
-	s.awaitQueued(t, 2)
-	javas := s.javaPasses(t, "behind")
-	s.awaitQueued(t, 3)
+	ours := interop.Pass(t, f.lock)
+	f.awaitQueued(t, 2)
+	javas := f.javaPasses(t, "behind")
+	f.awaitQueued(t, 3)
 	interop.Give(t, h)
 	first, second := ours.Granted(t).At, javas()
 	t.Logf("Go got in %v after the death, Java %v later", first.Sub(start), second.Sub(first))
@@ -114,5 +114,5 @@ func (s *fixture) getInBehindTheDead(t *testing.T, h interop.Hold, life time.Dur
 	if late := second.Sub(first); late < 0 || late > interop.Prompt {
 		t.Errorf("Java got in %v after Go, want at once", late)
 	}
-	s.d.leaves(t, s.name, s.k.left(s.name)...)
+	f.d.leaves(t, f.name, f.k.left(f.name)...)
 }

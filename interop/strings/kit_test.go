@@ -110,12 +110,12 @@ func (s distlockSide) lock(ctx context.Context, name string, ttl time.Duration) 
 
 type distlockHeld struct{ *distlock.Lease }
 
-func (l distlockHeld) unlock(ctx context.Context) error {
-	return notHeldIf(l.Unlock(ctx), distlock.ErrLost)
+func (h distlockHeld) unlock(ctx context.Context) error {
+	return notHeldIf(h.Unlock(ctx), distlock.ErrLost)
 }
 
-func (l distlockHeld) extend(ctx context.Context, ttl time.Duration) error {
-	return notHeldIf(l.Extend(ctx, ttl), distlock.ErrLost)
+func (h distlockHeld) extend(ctx context.Context, ttl time.Duration) error {
+	return notHeldIf(h.Extend(ctx, ttl), distlock.ErrLost)
 }
 
 func notHeldIf(err, is error) error {
@@ -148,12 +148,12 @@ func (s redislockSide) obtain(ctx context.Context, name string, ttl time.Duratio
 
 type redislockHeld struct{ *redislock.Lock }
 
-func (l redislockHeld) unlock(ctx context.Context) error {
-	return notHeldIf(l.Release(ctx), redislock.ErrLockNotHeld)
+func (h redislockHeld) unlock(ctx context.Context) error {
+	return notHeldIf(h.Release(ctx), redislock.ErrLockNotHeld)
 }
 
-func (l redislockHeld) extend(ctx context.Context, ttl time.Duration) error {
-	return notHeldIf(l.Refresh(ctx, ttl, nil), redislock.ErrNotObtained)
+func (h redislockHeld) extend(ctx context.Context, ttl time.Duration) error {
+	return notHeldIf(h.Refresh(ctx, ttl, nil), redislock.ErrNotObtained)
 }
 
 // redsyncSide is redsync, with one server.
@@ -181,11 +181,11 @@ func (s redsyncSide) lock(ctx context.Context, name string, ttl time.Duration) (
 
 type redsyncHeld struct{ *redsync.Mutex }
 
-func (m redsyncHeld) unlock(ctx context.Context) error { return redsyncError(m.UnlockContext(ctx)) }
+func (h redsyncHeld) unlock(ctx context.Context) error { return redsyncError(h.UnlockContext(ctx)) }
 
 // extend repeats the TTL of the attempt: redsync can't change it.
-func (m redsyncHeld) extend(ctx context.Context, _ time.Duration) error {
-	return redsyncError(m.ExtendContext(ctx))
+func (h redsyncHeld) extend(ctx context.Context, _ time.Duration) error {
+	return redsyncError(h.ExtendContext(ctx))
 }
 
 // redsyncError distinguishes refusals of all nodes, of which there is one here, from network errors.

@@ -185,7 +185,7 @@ func (c *campaign) compete(ctx context.Context, who string, client *distlock.Cli
 // byClock is a lease as its holder sees it who compares the clock: a busy machine may end the context late.
 type byClock struct{ *distlock.Lease }
 
-func (l byClock) Context() context.Context { return clockContext{l.Lease.Context(), l.Lease} }
+func (b byClock) Context() context.Context { return clockContext{b.Lease.Context(), b.Lease} }
 
 type clockContext struct {
 	context.Context

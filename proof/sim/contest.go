@@ -87,136 +87,136 @@ func (c Contest) Run(costs measured.Costs, time float64) Outcome {
 }
 
 // lock is called by a goroutine without the lock.
-func (p *contender) lock() {
-	if p.busy {
-		p.waiters = append(p.waiters, p.Now)
+func (c *contender) lock() {
+	if c.busy {
+		c.waiters = append(c.waiters, c.Now)
 		return
 	}
-	p.contend(p.Now)
+	c.contend(c.Now)
 }
 
 // contend gives a goroutine the role of the contender. Processes that were refused lately listen before
 // they try, which saves an attempt.
-func (p *contender) contend(began float64) {
-	p.busy, p.began, p.pending = true, began, false
-	p.commands += 2 // a subscription, which ends later
-	p.call(p.oneWay, p.Watch, func() {}, p.attempt)
+func (c *contender) contend(began float64) {
+	c.busy, c.began, c.pending = true, began, false
+	c.commands += 2 // a subscription, which ends later
+	c.call(c.oneWay, c.Watch, func() {}, c.attempt)
 }
 
 // call makes a call: now happens in the server, and then answers here.
-func (p *contender) call(oneWay, service float64, now, then func()) {
-	p.After(oneWay, func() {
-		p.server.Do(service, func() {
+func (c *contender) call(oneWay, service float64, now, then func()) {
+	c.After(oneWay, func() {
+		c.server.Do(service, func() {
 			now()
-			p.After(oneWay, then)
+			c.After(oneWay, then)
 		})
 	})
 }
 
-func (p *contender) attempt() {
-	p.commands++
-	granted, service := false, p.Refuse
-	if p.holder == nil && (len(p.queue) == 0 || p.queue[0] == p) {
-		service = p.Turn / 2
+func (c *contender) attempt() {
+	c.commands++
+	granted, service := false, c.Refuse
+	if c.holder == nil && (len(c.queue) == 0 || c.queue[0] == c) {
+		service = c.Turn / 2
 	}
-	p.call(p.oneWay, service, func() { granted = p.take() }, func() {
+	c.call(c.oneWay, service, func() { granted = c.take() }, func() {
 		if granted {
-			p.granted()
+			c.granted()
 		} else {
-			p.await()
+			c.await()
 		}
 	})
 }
 
 // take is the attempt in the server.
-func (p *contender) take() bool {
+func (c *contender) take() bool {
 	at := -1
-	for i, other := range p.queue {
-		if other == p {
+	for i, other := range c.queue {
+		if other == c {
 			at = i
 		}
 	}
 	switch {
-	case p.holder != nil || len(p.queue) > 0 && at != 0:
+	case c.holder != nil || len(c.queue) > 0 && at != 0:
 		if at < 0 {
-			p.queue = append(p.queue, p)
+			c.queue = append(c.queue, c)
 		}
 		return false
 	case at == 0:
-		p.queue = p.queue[1:]
+		c.queue = c.queue[1:]
 	}
-	p.holder = p
+	c.holder = c
 	return true
 }
 
 // await waits for a notification, for about a second at most.
-func (p *contender) await() {
-	if p.pending {
-		p.pending = false
-		p.attempt()
+func (c *contender) await() {
+	if c.pending {
+		c.pending = false
+		c.attempt()
 		return
 	}
-	p.sleeps++
-	n := p.sleeps
-	p.sleeping = n
-	p.After(p.Jitter(Second), func() {
-		if p.sleeping == n {
-			p.sleeping = 0
-			p.attempt()
+	c.sleeps++
+	n := c.sleeps
+	c.sleeping = n
+	c.After(c.Jitter(Second), func() {
+		if c.sleeping == n {
+			c.sleeping = 0
+			c.attempt()
 		}
 	})
 }
 
-func (p *contender) notified() {
-	if p.sleeping == 0 {
-		p.pending = true
+func (c *contender) notified() {
+	if c.sleeping == 0 {
+		c.pending = true
 		return
 	}
-	p.sleeping = 0
-	p.attempt()
+	c.sleeping = 0
+	c.attempt()
 }
 
-func (p *contender) granted() {
-	p.since, p.handoffs = p.Now, 0
-	p.hold(p.began)
+func (c *contender) granted() {
+	c.since, c.handoffs = c.Now, 0
+	c.hold(c.began)
 }
 
 // hold lets a goroutine have the lock, and unlocks it.
-func (p *contender) hold(began float64) {
-	p.acquired++
-	p.waits = append(p.waits, p.Now-began)
-	p.After(p.Hold, p.unlock)
+func (c *contender) hold(began float64) {
+	c.acquired++
+	c.waits = append(c.waits, c.Now-began)
+	c.After(c.Hold, c.unlock)
 }
 
-func (p *contender) unlock() {
-	if len(p.waiters) > 0 && p.handoffs < p.MaxHandoff && p.Now-p.since < p.Window {
-		p.handoffs++
-		next := p.waiters[0]
-		p.waiters = append(p.waiters[1:], p.Now) // it locks again
-		if p.handoffs%span == 0 {                // the next goroutine asks Redis for more fences
-			p.commands++
-			p.call(p.oneWay, p.Alone.Acquire, func() {}, func() { p.hold(next) })
+func (c *contender) unlock() {
+	if len(c.waiters) > 0 && c.handoffs < c.MaxHandoff && c.Now-c.since < c.Window {
+		c.handoffs++
+		next := c.waiters[0]
+		c.waiters = append(c.waiters[1:], c.Now) // it locks again
+		if c.handoffs%span == 0 {                // the next goroutine asks Redis for more fences
+			c.commands++
+			c.call(c.oneWay, c.Alone.Acquire, func() {}, func() { c.hold(next) })
 			return
 		}
-		p.After(p.Pass, func() { p.hold(next) })
+		c.After(c.Pass, func() { c.hold(next) })
 		return
 	}
-	p.commands++
-	p.call(p.unlocks, p.Turn/2, p.free, func() {
-		p.busy = false
-		if len(p.waiters) > 0 {
-			next := p.waiters[0]
-			p.waiters = p.waiters[1:]
-			p.contend(next)
+	c.commands++
+	c.call(c.unlocks, c.Turn/2, c.free, func() {
+		c.busy = false
+		if len(c.waiters) > 0 {
+			next := c.waiters[0]
+			c.waiters = c.waiters[1:]
+			c.contend(next)
 		}
-		p.lock()
+		c.lock()
 	})
 }
 
 // free is the release in the server.
-func (p *contender) free() {
-	p.holder = nil
-	if len(p.queue) > 0 {
-		p.After(p.notifies, p.queue[0].notified)
+func (c *contender) free() {
+	c.holder = nil
+	if len(c.queue) > 0 {
+		c.After(c.notifies, c.queue[0].notified)
 	}
 }

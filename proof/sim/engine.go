@@ -97,10 +97,10 @@ type Station struct {
 }
 
 // Do calls done once the job has been served.
-func (t *Station) Do(service float64, done func()) {
-	t.ready = max(t.ready, t.Now) + service
-	t.Busy += service
-	t.After(t.ready-t.Now, done)
+func (s *Station) Do(service float64, done func()) {
+	s.ready = max(s.ready, s.Now) + service
+	s.Busy += service
+	s.After(s.ready-s.Now, done)
 }
 
 // Times are measured times.

@@ -137,32 +137,32 @@ type command struct {
 	withdrawn bool // no effect once it was sent
 }
 
-func (p *connection) send(service float64, done func()) *command {
+func (c *connection) send(service float64, done func()) *command {
 	x := &command{service: service, done: done}
-	p.waiting = append(p.waiting, x)
-	if !p.busy {
-		p.next()
+	c.waiting = append(c.waiting, x)
+	if !c.busy {
+		c.next()
 	}
 	return x
 }
 
-func (p *connection) next() {
-	p.waiting = slices.DeleteFunc(p.waiting, func(x *command) bool { return x.withdrawn })
-	n := min(len(p.waiting), maxPipeline)
-	batch := p.waiting[:n:n]
-	p.waiting = p.waiting[n:]
-	p.busy = n > 0
-	if !p.busy {
+func (c *connection) next() {
+	c.waiting = slices.DeleteFunc(c.waiting, func(x *command) bool { return x.withdrawn })
+	n := min(len(c.waiting), maxPipeline)
+	batch := c.waiting[:n:n]
+	c.waiting = c.waiting[n:]
+	c.busy = n > 0
+	if !c.busy {
 		return
 	}
-	service := p.reading
+	service := c.reading
 	for _, x := range batch {
 		service += x.service
 	}
-	p.After(p.network, func() {
-		p.Do(service, func() {
-			p.After(p.network, func() {
-				p.next()
+	c.After(c.network, func() {
+		c.Do(service, func() {
+			c.After(c.network, func() {
+				c.next()
 				for _, x := range batch {
 					x.done()
 				}

@@ -16,11 +16,11 @@ import (
 const childEnv = "DISTLOCK_SQLTEST_CHILD"
 
 // child starts a child, and returns its fence.
-func (c *scene) child() (cmd *exec.Cmd, fence uint64) {
-	t := c.t
+func (s *scene) child() (cmd *exec.Cmd, fence uint64) {
+	t := s.t
 	t.Helper()
 	cmd = exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+c.url(c.user()))
+	cmd.Env = append(os.Environ(), childEnv+"="+s.url(s.user()))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -11,30 +11,30 @@ import (
 )
 
 // admin returns the administrator's pool.
-func (c *scene) admin() *sql.DB { return c.srv.DB(c.t, c.database) }
+func (s *scene) admin() *sql.DB { return s.srv.DB(s.t, s.database) }
 
 // lockRow locks the row with a name's number until unlock is called, like an administrator's open
 // transaction.
-func (c *scene) lockRow(name string) (unlock func()) {
-	c.t.Helper()
+func (s *scene) lockRow(name string) (unlock func()) {
+	s.t.Helper()
 	ctx := context.Background()
-	tx, err := c.admin().BeginTx(ctx, nil)
+	tx, err := s.admin().BeginTx(ctx, nil)
 	if err != nil {
-		c.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	var key string
-	query := fmt.Sprintf("SELECT k FROM %s WHERE name = '%s'", c.table, name)
-	if c.kind == mariaDB {
+	query := fmt.Sprintf("SELECT k FROM %s WHERE name = '%s'", s.table, name)
+	if s.kind == mariaDB {
 		query += " AND k NOT LIKE '#%'"
 	}
 	err = tx.QueryRowContext(ctx, query).Scan(&key)
-	if err == nil && c.kind == mariaDB {
-		_, err = tx.ExecContext(ctx, "SELECT k FROM "+c.table+" WHERE k = ? FOR UPDATE", key)
+	if err == nil && s.kind == mariaDB {
+		_, err = tx.ExecContext(ctx, "SELECT k FROM "+s.table+" WHERE k = ? FOR UPDATE", key)
 	} else if err == nil {
-		_, err = tx.ExecContext(ctx, "SELECT k FROM "+c.table+" WHERE k = $1 FOR UPDATE", []byte(key))
+		_, err = tx.ExecContext(ctx, "SELECT k FROM "+s.table+" WHERE k = $1 FOR UPDATE", []byte(key))
 	}
 	if err != nil {
-		c.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	return func() { tx.Rollback() }
 }

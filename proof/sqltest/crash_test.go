@@ -79,8 +79,8 @@ func ousts(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) 
 }
 
 // often calls do repeatedly until stop.
-func (c *scene) often(pause time.Duration, do func()) (stop func()) {
-	ctx, cancel := context.WithCancel(c.t.Context())
+func (s *scene) often(pause time.Duration, do func()) (stop func()) {
+	ctx, cancel := context.WithCancel(s.t.Context())
 	var done sync.WaitGroup
 	done.Go(func() {
 		for ctx.Err() == nil {

@@ -9,17 +9,17 @@ import (
 )
 
 // stall delays the statements in which an owner writes its numbers, until letGo is called.
-func (c *scene) stall(owner string) (letGo func()) {
-	c.t.Helper()
+func (s *scene) stall(owner string) (letGo func()) {
+	s.t.Helper()
 	ctx := context.Background()
-	db := c.admin()
+	db := s.admin()
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		c.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	for _, text := range c.kind.stall {
-		if _, err := conn.ExecContext(ctx, fmt.Sprintf(text, c.table, owner)); err != nil {
-			c.t.Fatalf("%s: %v", text, err)
+	for _, text := range s.kind.stall {
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf(text, s.table, owner)); err != nil {
+			s.t.Fatalf("%s: %v", text, err)
 		}
 	}
 	return func() {

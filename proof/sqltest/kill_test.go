@@ -64,11 +64,11 @@ func killRandomly(t *testing.T, kills int) {
 }
 
 // awaitBoth waits until there was a hold and a cancelled wait.
-func (m *contender) awaitBoth() {
+func (c *contender) awaitBoth() {
 	for {
-		m.mu.Lock()
-		both := m.holds > 0 && m.cut > 0
-		m.mu.Unlock()
+		c.mu.Lock()
+		both := c.holds > 0 && c.cut > 0
+		c.mu.Unlock()
 		if both {
 			return
 		}
@@ -77,83 +77,83 @@ func (m *contender) awaitBoth() {
 }
 
 // attempt waits for a lock and unlocks it. A third of the waits are cancelled.
-func (m *contender) attempt(name string) {
+func (c *contender) attempt(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if rand.IntN(3) == 0 {
 		time.AfterFunc(time.Duration(rand.IntN(10_000))*time.Microsecond, cancel)
 	}
-	lease, err := m.client.Mutex(name).Lock(ctx)
+	lease, err := c.client.Mutex(name).Lock(ctx)
 	switch {
 	case err == nil:
 	case errors.Is(ctx.Err(), context.Canceled):
-		m.count(&m.cut)
+		c.count(&c.cut)
 		return
 	default:
-		m.t.Errorf("lock: %v", err)
+		c.t.Errorf("lock: %v", err)
 		return
 	}
-	m.granted(name, lease.Fence())
+	c.granted(name, lease.Fence())
 	time.Sleep(time.Duration(rand.IntN(8000)) * time.Microsecond)
-	succeeded := m.last(name) > lease.Fence()
+	succeeded := c.last(name) > lease.Fence()
 	soon, end := context.WithTimeout(context.Background(), patience)
 	defer end()
 	err = lease.Unlock(soon)
 	switch {
 	case err == nil && succeeded:
-		m.t.Errorf("fence %d of %q was unlocked without an error after a greater one was granted", lease.Fence(), name)
+		c.t.Errorf("fence %d of %q was unlocked without an error after a greater one was granted", lease.Fence(), name)
 	case errors.Is(err, distlock.ErrLost):
-		m.count(&m.lost)
+		c.count(&c.lost)
 	case err != nil && soon.Err() != nil:
-		m.t.Errorf("unlock: %v", err)
+		c.t.Errorf("unlock: %v", err)
 	}
 }
 
-func (m *contender) count(n *int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (c *contender) count(n *int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	*n++
 }
 
-func (m *contender) granted(name string, fence uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.holds++
-	m.greatest[name] = max(m.greatest[name], fence)
+func (c *contender) granted(name string, fence uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holds++
+	c.greatest[name] = max(c.greatest[name], fence)
 }
 
-func (m *contender) last(name string) uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.greatest[name]
+func (c *contender) last(name string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.greatest[name]
 }
 
 // killAtRandom kills n connections of a user, one after the other.
-func (c *scene) killAtRandom(userURL string, n int) {
-	db := c.srv.DB(c.t, c.database)
+func (s *scene) killAtRandom(userURL string, n int) {
+	db := s.srv.DB(s.t, s.database)
 	last := time.Now()
-	for done := 0; done < n && !c.t.Failed(); {
+	for done := 0; done < n && !s.t.Failed(); {
 		if time.Since(last) > patience {
-			c.t.Error("no new connections are opened")
+			s.t.Error("no new connections are opened")
 			return
 		}
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
-		id, err := c.anyConnection(db, userURL)
+		id, err := s.anyConnection(db, userURL)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}
 		if err != nil {
-			c.t.Error(err)
+			s.t.Error(err)
 			return
 		}
-		if _, err := db.ExecContext(c.t.Context(), fmt.Sprintf(c.kind.killOne, id)); err == nil { // otherwise it is gone
+		if _, err := db.ExecContext(s.t.Context(), fmt.Sprintf(s.kind.killOne, id)); err == nil { // otherwise it is gone
 			done++
 			last = time.Now()
 		}
 	}
 }
 
-func (c *scene) anyConnection(db *sql.DB, userURL string) (id string, err error) {
-	err = db.QueryRowContext(c.t.Context(), fmt.Sprintf(c.kind.anyOne, nameOf(userURL))).Scan(&id)
+func (s *scene) anyConnection(db *sql.DB, userURL string) (id string, err error) {
+	err = db.QueryRowContext(s.t.Context(), fmt.Sprintf(s.kind.anyOne, nameOf(userURL))).Scan(&id)
 	return id, err
 }

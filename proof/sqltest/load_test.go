@@ -100,10 +100,10 @@ func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
 }
 
 // watchConnections returns the greatest number of connections that a user had during d.
-func (c *scene) watchConnections(userURL string, d time.Duration) (most int) {
-	c.t.Helper()
+func (s *scene) watchConnections(userURL string, d time.Duration) (most int) {
+	s.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		most = max(most, c.countConnections(userURL))
+		most = max(most, s.countConnections(userURL))
 	}
 	return most
 }
@@ -137,23 +137,23 @@ func smallPoolServes(t *testing.T, s strategy, waiters int) {
 }
 
 // pooled returns a client on a limited pool.
-func (c *scene) pooled(limit int) *distlock.Client {
-	c.t.Helper()
-	db := c.srv.DB(c.t, c.database)
+func (s *scene) pooled(limit int) *distlock.Client {
+	s.t.Helper()
+	db := s.srv.DB(s.t, s.database)
 	db.SetMaxOpenConns(limit)
-	query, err := url.ParseQuery(c.query)
+	query, err := url.ParseQuery(s.query)
 	if err != nil {
-		c.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	b, err := c.kind.open(c.t.Context(), db, query)
+	b, err := s.kind.open(s.t.Context(), db, query)
 	if err != nil {
-		c.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	client, err := distlock.New(b, &distlock.Options{TTL: c.life})
+	client, err := distlock.New(b, &distlock.Options{TTL: s.life})
 	if err != nil {
-		c.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	c.t.Cleanup(func() { ends(c.t, "Close", func() { client.Close() }) })
+	s.t.Cleanup(func() { ends(s.t, "Close", func() { client.Close() }) })
 	return client
 }
 
@@ -189,24 +189,24 @@ func contention(t *testing.T, s strategy, unit time.Duration) {
 }
 
 // contend has all clients take the locks of as many rounds as fit into d.
-func (c *scene) contend(book *exclusion.Checker, clients []*distlock.Client, d time.Duration, name func(round int) string) {
+func (s *scene) contend(book *exclusion.Checker, clients []*distlock.Client, d time.Duration, name func(round int) string) {
 	end := time.Now().Add(d)
 	var all sync.WaitGroup
 	for i, client := range clients {
 		all.Go(func() {
 			for round := 0; time.Now().Before(end); round++ {
-				if err := c.takeTurn(book, fmt.Sprint("rival ", i), client.Mutex(name(round))); err != nil {
-					c.t.Errorf("rival %d: %v", i, err)
+				if err := s.takeTurn(book, fmt.Sprint("rival ", i), client.Mutex(name(round))); err != nil {
+					s.t.Errorf("rival %d: %v", i, err)
 					return
 				}
 			}
 		})
 	}
-	ends(c.t, "Lock or Unlock", all.Wait)
+	ends(s.t, "Lock or Unlock", all.Wait)
 }
 
-func (c *scene) takeTurn(book *exclusion.Checker, who string, m *distlock.Mutex) error {
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+func (s *scene) takeTurn(book *exclusion.Checker, who string, m *distlock.Mutex) error {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	lease, err := m.Lock(ctx)
 	if err != nil {
@@ -221,20 +221,20 @@ func (c *scene) takeTurn(book *exclusion.Checker, who string, m *distlock.Mutex)
 }
 
 // judgeErrors checks the errors that the server sent to a user, and its deadlocks.
-func (c *scene) judgeErrors(userURL string, deadlocks int) {
-	c.t.Helper()
-	answered := c.srv.errors(nameOf(userURL))
-	figure(c.t, "the server sent %d errors such as duplicate keys and deadlocks, and counted %d deadlocks", len(answered), deadlocks)
-	if !c.clean {
+func (s *scene) judgeErrors(userURL string, deadlocks int) {
+	s.t.Helper()
+	answered := s.srv.errors(nameOf(userURL))
+	figure(s.t, "the server sent %d errors such as duplicate keys and deadlocks, and counted %d deadlocks", len(answered), deadlocks)
+	if !s.clean {
 		return
 	}
 	for i, line := range answered {
 		if i < 3 {
-			c.t.Errorf("the server reported: %s", line)
+			s.t.Errorf("the server reported: %s", line)
 		}
 	}
 	if deadlocks != 0 {
-		c.t.Errorf("%d deadlocks, want none", deadlocks)
+		s.t.Errorf("%d deadlocks, want none", deadlocks)
 	}
 }
 

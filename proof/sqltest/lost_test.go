@@ -27,14 +27,14 @@ func eachOnConnections(t *testing.T, f func(t *testing.T, s strategy)) {
 }
 
 // backend opens a backend as a user, closed with the test.
-func (c *scene) backend(userURL string) driver.Backend {
-	c.t.Helper()
-	b, err := driver.Open(c.t.Context(), c.url(userURL))
+func (s *scene) backend(userURL string) driver.Backend {
+	s.t.Helper()
+	b, err := driver.Open(s.t.Context(), s.url(userURL))
 	if err != nil {
-		c.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	c.t.Cleanup(func() {
-		closes(c.t, b)
+	s.t.Cleanup(func() {
+		closes(s.t, b)
 	})
 	return b
 }

@@ -77,65 +77,65 @@ func newScene(t *testing.T, s strategy, srv *server) *scene {
 }
 
 // user returns the database's URL for a new user.
-func (c *scene) user() string {
-	c.t.Helper()
-	return c.srv.user(c.t, c.database)
+func (s *scene) user() string {
+	s.t.Helper()
+	return s.srv.user(s.t, s.database)
 }
 
 // killConnections ends all connections of a user at the server.
-func (c *scene) killConnections(userURL string) {
-	c.t.Helper()
-	c.srv.Exec(c.t, fmt.Sprintf(c.kind.kill, nameOf(userURL)))
+func (s *scene) killConnections(userURL string) {
+	s.t.Helper()
+	s.srv.Exec(s.t, fmt.Sprintf(s.kind.kill, nameOf(userURL)))
 }
 
 // countConnections counts the connections of a user.
-func (c *scene) countConnections(userURL string) int {
-	c.t.Helper()
-	return c.count(fmt.Sprintf(c.kind.connections, nameOf(userURL)))
+func (s *scene) countConnections(userURL string) int {
+	s.t.Helper()
+	return s.count(fmt.Sprintf(s.kind.connections, nameOf(userURL)))
 }
 
 // countDeadlocks returns how many deadlocks the server has had since its start.
-func (c *scene) countDeadlocks() int {
-	c.t.Helper()
-	return c.count(c.kind.deadlocks)
+func (s *scene) countDeadlocks() int {
+	s.t.Helper()
+	return s.count(s.kind.deadlocks)
 }
 
 // awaitBlocked waits until a user's statement is waiting for a lock at the server.
-func (c *scene) awaitBlocked(userURL string) {
-	c.t.Helper()
-	c.awaitSome(c.kind.blocked, userURL)
+func (s *scene) awaitBlocked(userURL string) {
+	s.t.Helper()
+	s.awaitSome(s.kind.blocked, userURL)
 }
 
 // awaitStuck waits until a statement has been waiting for so long that it must be waiting for a lock.
-func (c *scene) awaitStuck(userURL string) {
-	c.t.Helper()
-	c.awaitSome(c.kind.stuck, userURL)
+func (s *scene) awaitStuck(userURL string) {
+	s.t.Helper()
+	s.awaitSome(s.kind.stuck, userURL)
 }
 
-func (c *scene) awaitSome(query, userURL string) {
-	c.t.Helper()
+func (s *scene) awaitSome(query, userURL string) {
+	s.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if c.count(fmt.Sprintf(query, nameOf(userURL))) > 0 {
+		if s.count(fmt.Sprintf(query, nameOf(userURL))) > 0 {
 			return
 		}
 	}
-	c.t.Fatal("no statement waits at the server")
+	s.t.Fatal("no statement waits at the server")
 }
 
-func (c *scene) count(query string) (n int) {
-	c.t.Helper()
-	if _, err := fmt.Sscan(c.srv.Ask(c.t, query), &n); err != nil {
-		c.t.Fatal(err)
+func (s *scene) count(query string) (n int) {
+	s.t.Helper()
+	if _, err := fmt.Sscan(s.srv.Ask(s.t, query), &n); err != nil {
+		s.t.Fatal(err)
 	}
 	return n
 }
 
 // url adds the strategy's parameters to a database's URL.
-func (c *scene) url(database string) string {
+func (s *scene) url(database string) string {
 	if strings.Contains(database, "?") {
-		return database + "&" + c.query
+		return database + "&" + s.query
 	}
-	return database + "?" + c.query
+	return database + "?" + s.query
 }
 
 // through replaces the address in a URL.
@@ -155,20 +155,20 @@ type party struct {
 }
 
 // party opens a backend as a user, closed with the test.
-func (c *scene) party(userURL string) *party {
-	c.t.Helper()
-	p, err := c.open(c.t.Context(), userURL)
+func (s *scene) party(userURL string) *party {
+	s.t.Helper()
+	p, err := s.open(s.t.Context(), userURL)
 	if err != nil {
-		c.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	c.t.Cleanup(p.close(c.t))
+	s.t.Cleanup(p.close(s.t))
 	return p
 }
 
-func (c *scene) open(ctx context.Context, userURL string) (*party, error) {
+func (s *scene) open(ctx context.Context, userURL string) (*party, error) {
 	p := &party{waits: make(chan struct{})}
 	var once atomic.Bool
-	client, err := distlock.Open(ctx, c.url(userURL), &distlock.Options{TTL: c.life, Observer: &distlock.Observer{
+	client, err := distlock.Open(ctx, s.url(userURL), &distlock.Options{TTL: s.life, Observer: &distlock.Observer{
 		Waiting: func(distlock.Event) {
 			if !once.Swap(true) {
 				close(p.waits)

@@ -423,98 +423,98 @@ type link struct {
 }
 
 // close ends both connections, and gives up what is held back.
-func (k *link) close() {
-	k.once.Do(func() {
-		close(k.cut)
-		k.client.Close()
-		k.server.Close()
+func (l *link) close() {
+	l.once.Do(func() {
+		close(l.cut)
+		l.client.Close()
+		l.server.Close()
 	})
 }
 
 // requests forwards the client's data. At the end it closes only one direction to the server: the server
 // executes all that it received before it sees the end, and the client sees the end after that. So no
 // request arrives after one on a new connection.
-func (k *link) requests() {
-	defer k.server.(*net.TCPConn).CloseWrite()
+func (l *link) requests() {
+	defer l.server.(*net.TCPConn).CloseWrite()
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := k.client.Read(buf)
+		n, err := l.client.Read(buf)
 		if err != nil {
 			return
 		}
 		var v verdict
-		k.p.locked(func() { v = k.p.decide(k, string(buf[:n])) })
+		l.p.locked(func() { v = l.p.decide(l, string(buf[:n])) })
 		switch v.fate {
 		case swallowed:
 			continue
 		case requestLost:
 			return
 		case held:
-			k.deliverLate(buf[:n], v)
+			l.deliverLate(buf[:n], v)
 			return
 		}
 		time.Sleep(v.late)
-		if _, err := k.server.Write(buf[:n]); err != nil {
+		if _, err := l.server.Write(buf[:n]); err != nil {
 			return
 		}
 		if v.fate != passed {
-			k.p.locked(func() { k.p.lost++ })
+			l.p.locked(func() { l.p.lost++ })
 			return
 		}
 	}
 }
 
 // answers forwards the server's data.
-func (k *link) answers() {
-	defer k.client.Close()
-	defer k.server.Close()
+func (l *link) answers() {
+	defer l.client.Close()
+	defer l.server.Close()
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := k.server.Read(buf)
+		n, err := l.server.Read(buf)
 		if err != nil {
 			return
 		}
-		k.p.locked(func() {
+		l.p.locked(func() {
 			switch {
-			case k.silent || k.replica && k.p.unreplied || k.answer == replyLost || k.answer == held:
+			case l.silent || l.replica && l.p.unreplied || l.answer == replyLost || l.answer == held:
 				n = 0
-			case k.answer == replyTorn:
-				k.answer = replyLost
+			case l.answer == replyTorn:
+				l.answer = replyLost
 				n /= 2
 			}
 		})
 		if n == 0 {
 			continue
 		}
-		if _, err := k.client.Write(buf[:n]); err != nil {
+		if _, err := l.client.Write(buf[:n]); err != nil {
 			return
 		}
 	}
 }
 
 // deliverLate delivers a request late, and then what its connection has sent since.
-func (k *link) deliverLate(request []byte, v verdict) {
-	defer k.p.locked(func() { k.p.held-- })
+func (l *link) deliverLate(request []byte, v verdict) {
+	defer l.p.locked(func() { l.p.held-- })
 	if v.ends {
-		k.client.(*net.TCPConn).CloseWrite()
+		l.client.(*net.TCPConn).CloseWrite()
 	}
 	wait := time.NewTimer(v.late)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
 	case <-v.now:
-	case <-k.cut:
+	case <-l.cut:
 		return
 	}
-	if _, err := k.server.Write(request); err != nil {
+	if _, err := l.server.Write(request); err != nil {
 		return
 	}
 	time.Sleep(apart)
 	for buf := make([]byte, 64<<10); ; {
-		k.client.SetReadDeadline(time.Now().Add(apart))
-		n, err := k.client.Read(buf)
+		l.client.SetReadDeadline(time.Now().Add(apart))
+		n, err := l.client.Read(buf)
 		if n > 0 {
-			if _, err := k.server.Write(buf[:n]); err != nil {
+			if _, err := l.server.Write(buf[:n]); err != nil {
 				return
 			}
 		}

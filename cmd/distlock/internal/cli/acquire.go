@@ -85,31 +85,31 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 
 // acquire makes one attempt, and waits if that is refused and waiting is wanted. So --wait bounds
 // only the wait: one attempt is made, however short the wait is.
-func (t *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
+func (a *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	began := time.Now()
-	lease, refused := t.attempt(ctx, t.locks.TryLock)
-	if lease != nil || t.o.noWait || !t.transient(refused) {
+	lease, refused := a.attempt(ctx, a.locks.TryLock)
+	if lease != nil || a.o.noWait || !a.transient(refused) {
 		return lease, explain(refused, 0)
 	}
-	if err := t.selfHeld(ctx); err != nil {
+	if err := a.selfHeld(ctx); err != nil {
 		return nil, err
 	}
-	if t.o.waitSet {
+	if a.o.waitSet {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, t.began.Add(t.o.wait))
+		ctx, cancel = context.WithDeadline(ctx, a.began.Add(a.o.wait))
 		defer cancel()
 	}
-	defer t.notice.start(ctx, nil)()
-	lease, err := t.wait(ctx, refused)
+	defer a.notice.start(ctx, nil)()
+	lease, err := a.wait(ctx, refused)
 	return lease, explain(err, time.Since(began))
 }
 
 // wait waits until the locks are held or ctx ends. It retries after transient errors: if one of
 // several locks was lost during the wait for the next, or if a name is in use as another kind of lock.
-func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
+func (a *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
 	for {
 		asked, pause := time.Now(), wait.Jitter(otherKindPause)
-		lease, wanted, err := t.lock(ctx)
+		lease, wanted, err := a.lock(ctx)
 		switch {
 		case lease != nil:
 			return lease, nil
@@ -119,20 +119,20 @@ func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLeas
 			refused = err
 		case errors.Is(err, distlock.ErrUnavailable) && time.Since(asked) > answerTimeout:
 			refused = err // not the end of ctx, which says nothing about the server
-		case ctx.Err() == nil && !t.transient(err):
+		case ctx.Err() == nil && !a.transient(err):
 			return nil, err
 		}
 		if wait.Sleep(ctx, pause) != nil {
-			return nil, t.confirm(ctx, refused)
+			return nil, a.confirm(ctx, refused)
 		}
 	}
 }
 
 // lock waits until the locks are held. If it holds some of them and one is revoked, it releases
 // them and returns wanted.
-func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bool, err error) {
+func (a *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bool, err error) {
 	select {
-	case <-t.asked: // about an earlier attempt
+	case <-a.asked: // about an earlier attempt
 	default:
 	}
 	ctx, giveUp := context.WithCancel(ctx)
@@ -141,55 +141,55 @@ func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted
 	go func() {
 		defer close(stopped)
 		select {
-		case <-t.asked:
+		case <-a.asked:
 			wanted = true
 			giveUp()
 		case <-stop:
 		}
 	}()
-	lease, err = t.attempt(ctx, t.locks.Lock)
+	lease, err = a.attempt(ctx, a.locks.Lock)
 	close(stop)
 	<-stopped
 	if lease != nil && wanted {
-		t.asked.Notify() // the command has to stop now
+		a.asked.Notify() // the command has to stop now
 	}
 	return lease, wanted, err
 }
 
 // selfHeld returns an error if an outer distlock holds the lock: this one would wait for the end
 // of its own command.
-func (t *acquirer) selfHeld(ctx context.Context) error {
+func (a *acquirer) selfHeld(ctx context.Context) error {
 	owners := strings.Split(os.Getenv("DISTLOCK_OWNER"), "\n")
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	for _, name := range t.o.names {
+	for _, name := range a.o.names {
 		if !slices.Contains(strings.Split(os.Getenv("DISTLOCK_NAME"), "\n"), name) {
 			continue
 		}
-		info, err := t.client.Inspect(ctx, name)
+		info, err := a.client.Inspect(ctx, name)
 		if err != nil {
 			continue
 		}
 		ours := slices.DeleteFunc(info.Holders, func(h distlock.Holder) bool { return !slices.Contains(owners, h.Owner) })
 		enough := 1
-		if mode := distlock.Counted; info.Mode == mode && t.o.mode() == mode {
+		if mode := distlock.Counted; info.Mode == mode && a.o.mode() == mode {
 			enough = info.Limit // others may release the other permits
 		}
 		if len(ours) >= max(enough, 1) {
-			return usage("%s: lock %s is held by an outer distlock, so this one would wait forever; remove the inner one, or give it another name", t.o.verb, quoted(name))
+			return usage("%s: lock %s is held by an outer distlock, so this one would wait forever; remove the inner one, or give it another name", a.o.verb, quoted(name))
 		}
 	}
 	return nil
 }
 
 // confirm returns refused, or the server's error if it has become unavailable since.
-func (t *acquirer) confirm(waited context.Context, refused error) error {
+func (a *acquirer) confirm(waited context.Context, refused error) error {
 	if caughtBy(waited) != nil || !errors.Is(refused, distlock.ErrHeld) {
 		return refused
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
-	if _, err := t.client.Inspect(ctx, t.o.names[0]); errors.Is(err, distlock.ErrUnavailable) || ctx.Err() != nil {
+	if _, err := a.client.Inspect(ctx, a.o.names[0]); errors.Is(err, distlock.ErrUnavailable) || ctx.Err() != nil {
 		return cmp.Or(err, refused)
 	}
 	return refused
@@ -197,14 +197,14 @@ func (t *acquirer) confirm(waited context.Context, refused error) error {
 
 // attempt calls lock. If a name is in use as another kind of lock it returns ErrHeld in place of
 // ErrInvalid: that passes, too. It calls lock again if the other kind has ended.
-func (t *acquirer) attempt(ctx context.Context, lock func(context.Context) (*distlock.MultiLease, error)) (*distlock.MultiLease, error) {
+func (a *acquirer) attempt(ctx context.Context, lock func(context.Context) (*distlock.MultiLease, error)) (*distlock.MultiLease, error) {
 	const tries = 3 // of a request that no server ever takes
 	for n := 1; ; n++ {
 		lease, err := lock(ctx)
 		if !errors.Is(err, distlock.ErrInvalid) {
 			return lease, err
 		}
-		if held := t.otherKind(); held != nil {
+		if held := a.otherKind(); held != nil {
 			return nil, held
 		}
 		if n == tries {
@@ -214,11 +214,11 @@ func (t *acquirer) attempt(ctx context.Context, lock func(context.Context) (*dis
 }
 
 // otherKind returns ErrHeld if another client holds one of the names, or waits for it, as another kind of lock.
-func (t *acquirer) otherKind() error {
+func (a *acquirer) otherKind() error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
-	for _, name := range t.o.names {
-		info, err := t.client.Inspect(ctx, name)
+	for _, name := range a.o.names {
+		info, err := a.client.Inspect(ctx, name)
 		if err != nil {
 			continue
 		}
@@ -228,7 +228,7 @@ func (t *acquirer) otherKind() error {
 			if i < len(info.Holders) {
 				mode = info.Mode // known of another library's holder, too
 			}
-			if !mode.SameKind(t.o.mode()) {
+			if !mode.SameKind(a.o.mode()) {
 				held.Holders = append(held.Holders, h)
 				held.Retry = max(held.Retry, h.Left)
 			}
@@ -241,7 +241,7 @@ func (t *acquirer) otherKind() error {
 }
 
 // transient reports whether waiting may help.
-func (t *acquirer) transient(err error) bool {
+func (a *acquirer) transient(err error) bool {
 	return errors.Is(err, distlock.ErrHeld) || errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, distlock.ErrLost)
 }
 

@@ -255,11 +255,11 @@ type text struct {
 	set bool
 }
 
-func (f *text) Set(s string) error { f.s, f.set = s, true; return nil }
+func (t *text) Set(s string) error { t.s, t.set = s, true; return nil }
 
-func (f *text) String() string { return f.s }
+func (t *text) String() string { return t.s }
 
-func (f *text) Type() string { return "string" }
+func (t *text) Type() string { return "string" }
 
 // flag is the value of a command-line flag.
 type flag[T any] struct {
@@ -343,15 +343,15 @@ func oneOf(words []string) string {
 // pairs is a flag for key=value that may be repeated.
 type pairs map[string]string
 
-func (f pairs) Set(s string) error {
+func (p pairs) Set(s string) error {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok || key == "" {
 		return errors.New("want key=value")
 	}
-	f[key] = value
+	p[key] = value
 	return nil
 }
 
-func (f pairs) String() string { return "" }
+func (p pairs) String() string { return "" }
 
-func (f pairs) Type() string { return "key=value" }
+func (p pairs) Type() string { return "key=value" }

@@ -111,10 +111,10 @@ func (a *app) nextCampaign(t *acquirer, end outcome, err error) time.Duration {
 }
 
 // reset prepares for the next campaign.
-func (t *acquirer) reset() {
-	t.began = time.Now()
+func (a *acquirer) reset() {
+	a.began = time.Now()
 	select {
-	case <-t.asked: // about the term that is over
+	case <-a.asked: // about the term that is over
 	default:
 	}
 }

@@ -85,13 +85,13 @@ func (a *app) runUnderLocks(o *runOptions) (err error) {
 
 // acquireUnlessCaught acquires the locks after a pause. If a signal comes before it has them, the
 // error is its exit code.
-func (t *acquirer) acquireUnlessCaught(signals *signals, pause time.Duration) (*distlock.MultiLease, error) {
+func (a *acquirer) acquireUnlessCaught(signals *signals, pause time.Duration) (*distlock.MultiLease, error) {
 	ctx, endWait := signals.interrupt(context.Background())
 	defer endWait()
 	var lease *distlock.MultiLease
 	err := wait.Sleep(ctx, pause)
 	if err == nil {
-		lease, err = t.acquire(ctx)
+		lease, err = a.acquire(ctx)
 	}
 	endWait()
 	caught := caughtBy(ctx)

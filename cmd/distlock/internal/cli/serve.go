@@ -207,9 +207,9 @@ func serveUntil(ctx context.Context, stop func(), s *server.Server, listeners []
 // httpErrors reports what net/http logs, such as that there are too many open files, but not what any stranger can cause.
 type httpErrors func(error)
 
-func (f httpErrors) Write(line []byte) (int, error) {
+func (e httpErrors) Write(line []byte) (int, error) {
 	if text := strings.TrimSpace(string(line)); !strings.HasPrefix(text, "http: TLS handshake error") {
-		f(errors.New(text))
+		e(errors.New(text))
 	}
 	return len(line), nil
 }

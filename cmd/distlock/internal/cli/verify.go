@@ -366,14 +366,14 @@ var (
 )
 
 // line formats the result as a line.
-func (r checkJSON) line() string {
-	word := r.Result
+func (c checkJSON) line() string {
+	word := c.Result
 	if word == resultBroken {
 		word = "BROKEN"
 	}
-	line := fmt.Sprintf("%-11s  %-34s  %s", word, r.Name, r.Promise)
-	if r.Reason != "" {
-		line += " -- " + r.Reason
+	line := fmt.Sprintf("%-11s  %-34s  %s", word, c.Name, c.Promise)
+	if c.Reason != "" {
+		line += " -- " + c.Reason
 	}
 	return line
 }
