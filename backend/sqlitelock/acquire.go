@@ -73,5 +73,5 @@ func (t *tx) write(l *lockState, r *driver.Request, d claims.Decision, now int64
 }
 
 func (t *tx) put(name string, c *claims.Claim) error {
-	return execute(t.putClaim, name, c.Owner, c.Mode, c.Ticket, c.Fence, c.Since, c.Until, c.Meta)
+	return execute(t.putClaim, name, c.Owner, c.Mode, c.Place, c.Fence, c.Since, c.Until, c.Meta)
 }

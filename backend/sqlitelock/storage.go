@@ -198,7 +198,7 @@ func (l *lockState) scan(rows *sql.Rows) error {
 		return err
 	}
 	l.Claims = append(l.Claims, claims.Claim{
-		Owner: owner.String, Mode: driver.Mode(mode.Int64), Ticket: ticket.Int64, Fence: fence.Int64,
+		Owner: owner.String, Mode: driver.Mode(mode.Int64), Place: ticket.Int64, Fence: fence.Int64,
 		Since: since.Int64, Until: until.Int64, Meta: meta.String,
 	})
 	return nil

@@ -50,46 +50,46 @@ type attempt struct {
 	r     driver.Request
 	start time.Time
 	w     *queueWatch // of the Owner, or nil
-	t     *ticket
-	fresh bool // the ticket was made by this attempt
+	c     *claim
+	fresh bool // the claim was made by this attempt
 }
 
 func (a *attempt) try(ctx context.Context) (driver.Grant, error) {
-	if err := a.findTicket(ctx); err != nil {
-		if a.t == nil {
+	if err := a.findClaim(ctx); err != nil {
+		if a.c == nil {
 			err = driver.Unsent(a.b.firstCall(err))
 		}
 		return driver.Grant{}, err
 	}
 	g, err := a.advance(ctx)
-	switch t := a.t; {
+	switch c := a.c; {
 	case err == nil:
 		return g, nil
 	case sessionOver(err):
-		t.s.awaitEnd(ctx)
+		c.s.awaitEnd(ctx)
 		fallthrough
 	case errors.Is(err, errNodeGone):
-		t.markGone(true)
-		a.b.removeTicket(t)
-	case a.fresh && !t.unknown && t.node == "" && t.queueNode == "":
-		a.b.removeTicket(t)
+		c.markGone(true)
+		a.b.removeClaim(c)
+	case a.fresh && !c.unknown && c.node == "" && c.queueNode == "":
+		a.b.removeClaim(c)
 		err = driver.Unsent(a.b.firstCall(err))
-	case driver.Final(a.b.fail("", "", a.b.firstCall(err))) && !t.holds():
+	case driver.Final(a.b.fail("", "", a.b.firstCall(err))) && !c.holds():
 		return g, a.undo(ctx, a.b.firstCall(err))
 	}
 	return g, err
 }
 
-// findTicket finds the Owner's ticket, or makes one in an open session.
-func (a *attempt) findTicket(ctx context.Context) error {
-	a.t, a.fresh = a.b.ticketOf(a.r.Hold), false
-	if a.t != nil {
-		if !a.t.unknown {
+// findClaim finds the Owner's claim, or makes one in an open session.
+func (a *attempt) findClaim(ctx context.Context) error {
+	a.c, a.fresh = a.b.claimOf(a.r.Hold), false
+	if a.c != nil {
+		if !a.c.unknown {
 			return nil
 		}
-		err := a.t.resolve(ctx)
+		err := a.c.resolve(ctx)
 		if err == nil {
-			a.t.watchHeld()
+			a.c.watchHeld()
 		}
 		return err
 	}
@@ -103,7 +103,7 @@ func (a *attempt) findTicket(ctx context.Context) error {
 		}
 	}
 	a.fresh = true
-	a.t, err = a.b.addTicket(s, a.r)
+	a.c, err = a.b.addClaim(s, a.r)
 	return err
 }
 
@@ -126,48 +126,48 @@ func (a *attempt) peek(ctx context.Context, s *session) error {
 	return nil
 }
 
-// advance takes the next step from the ticket's state.
+// advance takes the next step from the claim's state.
 func (a *attempt) advance(ctx context.Context) (driver.Grant, error) {
-	t := a.t
+	c := a.c
 	switch {
-	case t.holds() && t.node == "":
+	case c.holds() && c.node == "":
 		return driver.Grant{}, a.lost() // during a downgrade
-	case t.holds() && t.mode == driver.Write && a.r.Mode == driver.Read:
+	case c.holds() && c.mode == driver.Write && a.r.Mode == driver.Read:
 		return a.downgrade(ctx)
-	case t.mode != a.r.Mode:
-		return driver.Grant{}, fmt.Errorf("%w: the Owner already has the lock, or waits for it, as %v", driver.ErrInvalid, t.mode)
-	case t.holds():
+	case c.mode != a.r.Mode:
+		return driver.Grant{}, fmt.Errorf("%w: the Owner already has the lock, or waits for it, as %v", driver.ErrInvalid, c.mode)
+	case c.holds():
 		return a.regrant(ctx)
-	case t.mode == driver.Counted:
+	case c.mode == driver.Counted:
 		return a.acquirePermit(ctx)
 	}
 	return a.enqueue(ctx)
 }
 
-// enqueue makes the ticket's node, or lists it again. The grant follows once no node blocks it.
+// enqueue makes the claim's node, or lists it again. The grant follows once no node blocks it.
 func (a *attempt) enqueue(ctx context.Context) (driver.Grant, error) {
-	t := a.t
-	l, parent, err := a.getAhead(ctx, &t.node, t.prefix(), t.mode)
+	c := a.c
+	l, parent, err := a.getAhead(ctx, &c.node, c.prefix(), c.mode)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	if l.hasLocks || l.hasLeases {
-		if err := t.checkPermits(ctx); err != nil {
+		if err := c.checkPermits(ctx); err != nil {
 			return driver.Grant{}, err
 		}
 	}
 	return a.grant(parent.Pzxid)
 }
 
-// getAhead makes a node of the ticket, or lists it again. It returns an error while another node
+// getAhead makes a node of the claim, or lists it again. It returns an error while another node
 // blocks it, which the Owner's watch then watches.
 func (a *attempt) getAhead(ctx context.Context, own *string, prefix string, m driver.Mode) (listing, zk.Stat, error) {
-	t, dir := a.t, parentOf(prefix)
+	c, dir := a.c, parentOf(prefix)
 	for {
 		var l listing
 		var parent zk.Stat
 		if *own == "" {
-			n, err := t.create(ctx, prefix, t.data)
+			n, err := c.create(ctx, prefix, c.data)
 			if *own = n.Path; err != nil {
 				return l, parent, err
 			}
@@ -178,7 +178,7 @@ func (a *attempt) getAhead(ctx context.Context, own *string, prefix string, m dr
 				return l, parent, err
 			}
 		}
-		me, err := t.position(l.nodes, *own)
+		me, err := c.position(l.nodes, *own)
 		if err != nil {
 			return l, parent, err
 		}
@@ -189,19 +189,19 @@ func (a *attempt) getAhead(ctx context.Context, own *string, prefix string, m dr
 		if !is {
 			return l, parent, nil
 		}
-		if !a.leavesPlace() || a.w == nil || !a.w.watchEnd(ctx, t.s, dir+"/"+blocker.name) {
+		if !a.leavesPlace() || a.w == nil || !a.w.watchEnd(ctx, c.s, dir+"/"+blocker.name) {
 			return l, parent, a.refuse(ctx, l.nodes[0])
 		}
 	}
 }
 
-// relist lists the siblings of a node of the ticket. If one blocks it, relist asks again behind a
+// relist lists the siblings of a node of the claim. If one blocks it, relist asks again behind a
 // sync, unless the Owner has a watch: that will report what the server learns late.
 func (a *attempt) relist(ctx context.Context, path string, m driver.Mode) (listing, zk.Stat, error) {
-	l, stat, err := a.t.s.list(ctx, parentOf(path))
+	l, stat, err := a.c.s.list(ctx, parentOf(path))
 	if me := l.nodes.index(nodeName(path)); err == nil && me >= 0 && a.w == nil {
 		if _, is := l.nodes.blocker(me, m); is {
-			return a.t.s.listNow(ctx, parentOf(path))
+			return a.c.s.listNow(ctx, parentOf(path))
 		}
 	}
 	return l, stat, err
@@ -209,14 +209,14 @@ func (a *attempt) relist(ctx context.Context, path string, m driver.Mode) (listi
 
 // checkPermits refuses a mutex where the path is in use as a semaphore. The queue comes first,
 // since a caller that has left it has a lease by then.
-func (t *ticket) checkPermits(ctx context.Context) error {
+func (c *claim) checkPermits(ctx context.Context) error {
 	for _, end := range []string{locksNode, leasesNode} {
-		l, _, err := t.s.list(ctx, t.path+"/"+end)
+		l, _, err := c.s.list(ctx, c.path+"/"+end)
 		if err != nil {
 			return err
 		}
 		if len(l.nodes) > 0 {
-			return conflictError(t.path, node{name: end + "/" + l.nodes[0].name, mode: driver.Counted})
+			return conflictError(c.path, node{name: end + "/" + l.nodes[0].name, mode: driver.Counted})
 		}
 	}
 	return nil
@@ -225,19 +225,19 @@ func (t *ticket) checkPermits(ctx context.Context) error {
 // regrant grants a hold again. The fence is the transaction that rewrites the node's data, which
 // also proves that the node exists.
 func (a *attempt) regrant(ctx context.Context) (driver.Grant, error) {
-	t := a.t
+	c := a.c
 	a.renewData()
-	fence, err := t.rewrite(ctx)
+	fence, err := c.rewrite(ctx)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	return a.grant(fence)
 }
 
-// renewData makes the request's data the ticket's, unless the lock was revoked.
+// renewData makes the request's data the claim's, unless the lock was revoked.
 func (a *attempt) renewData() {
-	if string(a.t.data) != revokeData {
-		a.t.data = a.b.encodeData(a.r)
+	if string(a.c.data) != revokeData {
+		a.c.data = a.b.encodeData(a.r)
 	}
 }
 
@@ -245,27 +245,27 @@ func (a *attempt) renewData() {
 // other writer can come between. Curator does so since 5.5, in two steps. The listing includes the
 // writer's end, so the fence is above the writer's.
 func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
-	t := a.t
-	w, _ := parseNode(nodeName(t.node))
-	reader := t.path + "/" + prefixOf(t.owner) + infixOf(driver.Read) + w.seq
+	c := a.c
+	w, _ := parseNode(nodeName(c.node))
+	reader := c.path + "/" + prefixOf(c.owner) + infixOf(driver.Read) + w.seq
 	a.renewData()
-	t.unwatchHeld()
-	switch err := t.replace(ctx, reader); {
+	c.unwatchHeld()
+	switch err := c.replace(ctx, reader); {
 	case errors.Is(err, zk.ErrNoNode), errors.Is(err, errNodeGone):
 		return driver.Grant{}, a.lost()
 	case err != nil && notApplied(err):
-		t.watchHeld()
+		c.watchHeld()
 		return driver.Grant{}, err
 	case err != nil:
-		t.unknown = true
+		c.unknown = true
 		return driver.Grant{}, err
 	}
-	t.mode = driver.Read
-	l, parent, err := t.s.list(ctx, t.path)
+	c.mode = driver.Read
+	l, parent, err := c.s.list(ctx, c.path)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if _, err := t.position(l.nodes, t.node); err != nil {
+	if _, err := c.position(l.nodes, c.node); err != nil {
 		return driver.Grant{}, err
 	}
 	return a.grant(parent.Pzxid)
@@ -273,15 +273,15 @@ func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
 
 // lost is for a hold that disappeared during a downgrade: others may have held since.
 func (a *attempt) lost() error {
-	a.t.markGone(true)
-	a.b.removeTicket(a.t)
+	a.c.markGone(true)
+	a.b.removeClaim(a.c)
 	return driver.ErrLost
 }
 
-// leavesPlace reports whether a refused attempt leaves its ticket in the queue.
+// leavesPlace reports whether a refused attempt leaves its claim in the queue.
 func (a *attempt) leavesPlace() bool { return a.r.Queue || !a.fresh }
 
-// refuse is for a ticket behind others. A try that made its ticket removes it again.
+// refuse is for a claim behind others. A try that made its claim removes it again.
 func (a *attempt) refuse(ctx context.Context, holders ...node) error {
 	held := heldBy(holders...)
 	if !a.leavesPlace() {
@@ -296,24 +296,24 @@ func (a *attempt) refuse(ctx context.Context, holders ...node) error {
 // undo deletes the attempt's nodes, and returns why. It returns another error if they may still
 // exist.
 func (a *attempt) undo(ctx context.Context, why error) error {
-	if _, err := a.t.deleteNodes(ctx); err != nil {
+	if _, err := a.c.deleteNodes(ctx); err != nil {
 		return fmt.Errorf("deleting the nodes of a refused attempt: %v", err) // no fact about the lock
 	}
-	a.b.removeTicket(a.t)
+	a.b.removeClaim(a.c)
 	return why
 }
 
-// grant turns the ticket into a hold.
+// grant turns the claim into a hold.
 func (a *attempt) grant(fence int64) (driver.Grant, error) {
-	t := a.t
-	ttl := t.s.conn.Deadline().Sub(a.start)
+	c := a.c
+	ttl := c.s.conn.Deadline().Sub(a.start)
 	if ttl <= 0 {
 		return driver.Grant{}, errUnconfirmed
 	}
-	if !t.markHeld(a.r) {
+	if !c.markHeld(a.r) {
 		return driver.Grant{}, errNodeGone
 	}
-	t.scheduleWatch()
+	c.scheduleWatch()
 	return driver.Grant{Fence: uint64(fence), Fences: 1, TTL: ttl}, nil
 }
 
@@ -354,8 +354,8 @@ func checkLimit(path string, leases nodeList, limit int) error {
 
 // acquirePermit gets to the head of the queue and then among the first leases.
 func (a *attempt) acquirePermit(ctx context.Context) (driver.Grant, error) {
-	t := a.t
-	if a.r.Queue || t.queueNode != "" {
+	c := a.c
+	if a.r.Queue || c.queueNode != "" {
 		if err := a.advanceQueue(ctx); err != nil {
 			return driver.Grant{}, err
 		}
@@ -364,63 +364,63 @@ func (a *attempt) acquirePermit(ctx context.Context) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	me, err := t.position(leases, t.node)
+	me, err := c.position(leases, c.node)
 	if errors.Is(err, errNodeGone) {
-		err = t.startOver(ctx)
+		err = c.startOver(ctx)
 	}
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if err := checkLimit(t.path, leases[:me], a.r.Limit); err != nil {
+	if err := checkLimit(c.path, leases[:me], a.r.Limit); err != nil {
 		return driver.Grant{}, err
 	}
 	if me >= a.r.Limit {
 		return driver.Grant{}, a.refuse(ctx, leases[:min(a.r.Limit, len(leases))]...)
 	}
-	if err := t.checkOtherKinds(ctx); err != nil {
+	if err := c.checkOtherKinds(ctx); err != nil {
 		return driver.Grant{}, err
 	}
 	if fence == 0 {
-		if fence, err = t.rewrite(ctx); errors.Is(err, errNodeGone) {
-			err = t.startOver(ctx)
+		if fence, err = c.rewrite(ctx); errors.Is(err, errNodeGone) {
+			err = c.startOver(ctx)
 		}
 		if err != nil {
 			return driver.Grant{}, err
 		}
 	}
 	g, err := a.grant(fence)
-	if err == nil && t.queueNode != "" {
-		t.leaveQueue()
+	if err == nil && c.queueNode != "" {
+		c.leaveQueue()
 	}
 	return g, err
 }
 
-// advanceQueue makes the ticket's node in the queue, or lists it again. It returns nil at the head
+// advanceQueue makes the claim's node in the queue, or lists it again. It returns nil at the head
 // of the queue.
 func (a *attempt) advanceQueue(ctx context.Context) error {
-	t := a.t
-	prefix := t.queueDir() + "/" + prefixOf(t.owner) + infixOf(driver.Exclusive)
-	_, _, err := a.getAhead(ctx, &t.queueNode, prefix, driver.Exclusive)
+	c := a.c
+	prefix := c.queueDir() + "/" + prefixOf(c.owner) + infixOf(driver.Exclusive)
+	_, _, err := a.getAhead(ctx, &c.queueNode, prefix, driver.Exclusive)
 	if errors.Is(err, errNodeGone) {
-		return t.startOver(ctx)
+		return c.startOver(ctx)
 	}
 	return err
 }
 
-// takeLease makes the ticket's lease, or lists it again. The fence is the transaction that made it
+// takeLease makes the claim's lease, or lists it again. The fence is the transaction that made it
 // if no lease has come or gone since: then it is above the fences of all that have ended. Otherwise
 // it is 0, and the lease must be rewritten.
 func (a *attempt) takeLease(ctx context.Context) (leases nodeList, fence int64, err error) {
-	t := a.t
-	if t.node != "" {
-		l, _, err := t.s.listNow(ctx, t.dir())
-		if err == nil && l.nodes.index(nodeName(t.node)) < 0 {
-			err = t.startOver(ctx)
+	c := a.c
+	if c.node != "" {
+		l, _, err := c.s.listNow(ctx, c.dir())
+		if err == nil && l.nodes.index(nodeName(c.node)) < 0 {
+			err = c.startOver(ctx)
 		}
 		return l.nodes, 0, err
 	}
-	n, err := t.create(ctx, t.prefix(), t.data)
-	if t.node = n.Path; err != nil {
+	n, err := c.create(ctx, c.prefix(), c.data)
+	if c.node = n.Path; err != nil {
 		return nil, 0, err
 	}
 	if n.Parent.Pzxid == n.Stat.Czxid {
@@ -429,9 +429,9 @@ func (a *attempt) takeLease(ctx context.Context) (leases nodeList, fence int64, 
 	return readListing(n.Children).nodes, fence, nil
 }
 
-// startOver is for a ticket that has lost one of its nodes: it deletes the other.
-func (t *ticket) startOver(ctx context.Context) error {
-	if _, err := t.deleteNodes(ctx); err != nil {
+// startOver is for a claim that has lost one of its nodes: it deletes the other.
+func (c *claim) startOver(ctx context.Context) error {
+	if _, err := c.deleteNodes(ctx); err != nil {
 		return err
 	}
 	return errNodeGone
@@ -440,17 +440,17 @@ func (t *ticket) startOver(ctx context.Context) error {
 // checkOtherKinds refuses a permit where the path is in use as another kind of lock. It looks for
 // other nodes after making a lease; the other kinds look for leases after making their node. So one
 // of the two sees the other.
-func (t *ticket) checkOtherKinds(ctx context.Context) error {
-	l, _, err := t.s.list(ctx, t.path)
+func (c *claim) checkOtherKinds(ctx context.Context) error {
+	l, _, err := c.s.list(ctx, c.path)
 	if err == nil && len(l.nodes) > 0 {
-		return conflictError(t.path, l.nodes[0])
+		return conflictError(c.path, l.nodes[0])
 	}
 	return err
 }
 
 // leaveQueue lets the next waiter advance, in the background.
-func (t *ticket) leaveQueue() {
-	s, node := t.s, t.queueNode
-	t.queueNode = ""
+func (c *claim) leaveQueue() {
+	s, node := c.s, c.queueNode
+	c.queueNode = ""
 	s.deleteInBackground(node)
 }

@@ -170,7 +170,7 @@ func TestResolveAsksTheMajority(t *testing.T) {
 func TestResolveOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	_, b, r := withoutAnswer(t)
-	k := b.ticketOf(r.Hold)
+	k := b.claimOf(r.Hold)
 	if late, err := k.s.conn.CreateAndList(t.Context(), k.prefix(), k.data); err != nil || len(late.Children) != 2 {
 		t.Fatalf("%q, %v", late.Children, err)
 	}
@@ -293,7 +293,7 @@ func TestTooLarge(t *testing.T) {
 			b := open(t, url)
 			kept := request("", driver.Exclusive)
 			acquire(t, b, kept)
-			session := b.ticketOf(kept.Hold).s
+			session := b.claimOf(kept.Hold).s
 			for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
 				for _, queue := range []bool{false, true} {
 					fits, meta := request("", mode), request("", mode)
@@ -309,7 +309,7 @@ func TestTooLarge(t *testing.T) {
 				}
 			}
 			acquire(t, b, kept)
-			if b.ticketOf(kept.Hold).s != session {
+			if b.claimOf(kept.Hold).s != session {
 				t.Error("the session was lost")
 			}
 		})

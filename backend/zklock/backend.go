@@ -34,7 +34,7 @@ type Backend struct {
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by the TTL of their holds
-	tickets  map[string]*ticket         // by Owner
+	claims   map[string]*claim          // by Owner
 	watches  map[string]*queueWatch     // by Owner
 }
 
@@ -48,7 +48,7 @@ var (
 // newBackend is for servers that grant session timeouts from least to most.
 func newBackend(o *serverOptions, least, most time.Duration) *Backend {
 	b := &Backend{
-		opts: o, sessions: map[time.Duration]*session{}, tickets: map[string]*ticket{}, watches: map[string]*queueWatch{},
+		opts: o, sessions: map[time.Duration]*session{}, claims: map[string]*claim{}, watches: map[string]*queueWatch{},
 		caps: driver.Caps{
 			Name: o.name, Modes: driver.AllModes, Revocable: driver.AllModes,
 			Fence: true, Session: true, Downgrade: true, Queueing: driver.QueueAlways,
@@ -112,7 +112,7 @@ func (b *Backend) checkHold(h driver.Hold) error {
 }
 
 var (
-	// errNodeGone means that a ticket's node was deleted: the attempt starts again.
+	// errNodeGone means that a claim's node was deleted: the attempt starts again.
 	errNodeGone = errors.New("the lock's node is gone")
 
 	errUnconfirmed = errors.New("the servers have not confirmed that the session lives long enough")

@@ -117,7 +117,7 @@ func TestNodeThatMayNotBeRead(t *testing.T) {
 	}
 	reads := func() int { return c.of(opGetData) }
 	first := reads()
-	b.ticketOf(r.Hold).watchEnded(node) // servers with a fix for CVE-2024-23944 report no change of such a node
+	b.claimOf(r.Hold).watchEnded(node) // servers with a fix for CVE-2024-23944 report no change of such a node
 	eventually(t, "the node is read again", func() bool { return reads() >= first+3 })
 	first, start := reads(), time.Now()
 	time.Sleep(5 * watchDelay)
@@ -173,7 +173,7 @@ func TestSessionEnds(t *testing.T) {
 func killSession(t *testing.T, b *Backend, r driver.Request) {
 	t.Helper()
 	b.mu.Lock()
-	s := b.tickets[r.Owner].s
+	s := b.claims[r.Owner].s
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -36,9 +36,9 @@ func existing(children []string, stat zk.Stat, err error) (listing, zk.Stat, err
 	return readListing(children), stat, err
 }
 
-// position returns the index of a node of the ticket. It returns an error if the path's sequence
+// position returns the index of a node of the claim. It returns an error if the path's sequence
 // numbers are used up.
-func (t *ticket) position(l nodeList, path string) (int, error) {
+func (c *claim) position(l nodeList, path string) (int, error) {
 	me := l.index(nodeName(path))
 	if me < 0 {
 		return 0, errNodeGone
@@ -68,23 +68,23 @@ func (s *session) readContents(ctx context.Context, path string) (contents, erro
 	return contents{lists[0], lists[1], lists[2]}, errors.Join(errs[:]...)
 }
 
-// create makes a node of the ticket and its missing parents. It lists the siblings in the same
+// create makes a node of the claim and its missing parents. It lists the siblings in the same
 // round trip. If the path is set despite an error, the node exists. Otherwise, unless the error shows that there is none, the
-// ticket becomes unknown.
-func (t *ticket) create(ctx context.Context, prefix string, data []byte) (zk.Created, error) {
+// claim becomes unknown.
+func (c *claim) create(ctx context.Context, prefix string, data []byte) (zk.Created, error) {
 	for {
-		n, err := t.s.conn.CreateAndList(ctx, prefix, data)
+		n, err := c.s.conn.CreateAndList(ctx, prefix, data)
 		switch {
 		case err == nil:
 			return n, nil
 		case errors.Is(err, zk.ErrNoNode) && n.Path == "":
 			// The servers may delete the empty parent again before the next attempt.
-			if err = t.s.makeContainer(ctx, parentOf(prefix)); err == nil {
+			if err = c.s.makeContainer(ctx, parentOf(prefix)); err == nil {
 				continue
 			}
 			return n, err
 		}
-		t.unknown = !notApplied(err) && n.Path == ""
+		c.unknown = !notApplied(err) && n.Path == ""
 		return n, err
 	}
 }
@@ -108,54 +108,54 @@ func (s *session) makeContainer(ctx context.Context, path string) error {
 	}
 }
 
-// rewrite writes the data of the ticket's node. It preserves a revocation. The transaction is a
+// rewrite writes the data of the claim's node. It preserves a revocation. The transaction is a
 // fence.
-func (t *ticket) rewrite(ctx context.Context) (fence int64, err error) {
+func (c *claim) rewrite(ctx context.Context) (fence int64, err error) {
 	for {
-		stat, err := t.s.conn.Set(ctx, t.node, t.data, t.version)
+		stat, err := c.s.conn.Set(ctx, c.node, c.data, c.version)
 		switch {
 		case err == nil:
-			t.version = stat.Version
+			c.version = stat.Version
 			return stat.Mzxid, nil
 		case errors.Is(err, zk.ErrNoNode):
 			return 0, errNodeGone
 		case !errors.Is(err, zk.ErrBadVersion):
 			return 0, err
 		}
-		if err := t.reread(ctx); err != nil {
+		if err := c.reread(ctx); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// replace replaces the ticket's node by one with the ticket's data. It preserves a revocation.
-func (t *ticket) replace(ctx context.Context, path string) error {
+// replace replaces the claim's node by one with the claim's data. It preserves a revocation.
+func (c *claim) replace(ctx context.Context, path string) error {
 	for {
-		err := t.s.conn.Replace(ctx, t.node, t.version, path, t.data)
+		err := c.s.conn.Replace(ctx, c.node, c.version, path, c.data)
 		if err == nil {
-			t.node, t.version = path, 0
+			c.node, c.version = path, 0
 		}
 		if !errors.Is(err, zk.ErrBadVersion) {
 			return err
 		}
-		if err := t.reread(ctx); err != nil {
+		if err := c.reread(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// reread reads the version of the ticket's node, and its data if that is a revocation.
-func (t *ticket) reread(ctx context.Context) error {
-	found, stat, err := t.s.conn.Get(ctx, t.node)
+// reread reads the version of the claim's node, and its data if that is a revocation.
+func (c *claim) reread(ctx context.Context) error {
+	found, stat, err := c.s.conn.Get(ctx, c.node)
 	if errors.Is(err, zk.ErrNoNode) {
 		return errNodeGone
 	}
 	if err != nil {
 		return err
 	}
-	t.version = stat.Version
+	c.version = stat.Version
 	if string(found) == revokeData {
-		t.data = found
+		c.data = found
 	}
 	return nil
 }
@@ -163,46 +163,46 @@ func (t *ticket) reread(ctx context.Context) error {
 // unknownVersion is the version of no data: the next write reads it, and whether the lock was revoked.
 const unknownVersion = -2
 
-// resolve finds the nodes of an unknown ticket. It deletes nodes of the Owner that belong to an
+// resolve finds the nodes of an unknown claim. It deletes nodes of the Owner that belong to an
 // older session.
-func (t *ticket) resolve(ctx context.Context) error {
-	if !t.unknown {
+func (c *claim) resolve(ctx context.Context) error {
+	if !c.unknown {
 		return nil
 	}
-	node, m, err := t.find(ctx, t.dir())
+	node, m, err := c.find(ctx, c.dir())
 	if err != nil {
 		return err
 	}
-	if t.node = node; node != "" {
-		t.mode = m // a downgrade may have succeeded
-		t.version = unknownVersion
+	if c.node = node; node != "" {
+		c.mode = m // a downgrade may have succeeded
+		c.version = unknownVersion
 	}
-	if t.mode == driver.Counted {
-		if t.queueNode, _, err = t.find(ctx, t.queueDir()); err != nil {
+	if c.mode == driver.Counted {
+		if c.queueNode, _, err = c.find(ctx, c.queueDir()); err != nil {
 			return err
 		}
 	}
-	t.unknown = false
+	c.unknown = false
 	return nil
 }
 
 // find returns the path of the Owner's node below dir, or "". A create that was sent to another
 // server may still be on its way, and this one may be cut off: so find commits a write first.
-func (t *ticket) find(ctx context.Context, dir string) (path string, m driver.Mode, err error) {
-	l, _, err := t.s.listCommitted(ctx, dir)
+func (c *claim) find(ctx context.Context, dir string) (path string, m driver.Mode, err error) {
+	l, _, err := c.s.listCommitted(ctx, dir)
 	if err != nil {
 		return "", 0, err
 	}
-	for _, n := range l.nodes.ofOwner(t.owner) {
+	for _, n := range l.nodes.ofOwner(c.owner) {
 		candidate := dir + "/" + n.name
-		switch _, stat, err := t.s.conn.Get(ctx, candidate); {
+		switch _, stat, err := c.s.conn.Get(ctx, candidate); {
 		case errors.Is(err, zk.ErrNoNode):
 		case err != nil:
 			return "", 0, err
-		case path == "" && stat.EphemeralOwner == t.s.conn.Session():
+		case path == "" && stat.EphemeralOwner == c.s.conn.Session():
 			path, m = candidate, n.mode
 		default: // of an older session, or of a create that arrived late, after another one
-			if _, err := t.s.delete(ctx, candidate); err != nil {
+			if _, err := c.s.delete(ctx, candidate); err != nil {
 				return "", 0, err
 			}
 		}
@@ -210,16 +210,16 @@ func (t *ticket) find(ctx context.Context, dir string) (path string, m driver.Mo
 	return path, m, nil
 }
 
-// deleteNodes deletes the ticket's nodes, and reports whether there were any.
-func (t *ticket) deleteNodes(ctx context.Context) (had bool, err error) {
-	if err := t.resolve(ctx); err != nil && !sessionOver(err) {
+// deleteNodes deletes the claim's nodes, and reports whether there were any.
+func (c *claim) deleteNodes(ctx context.Context) (had bool, err error) {
+	if err := c.resolve(ctx); err != nil && !sessionOver(err) {
 		return false, err
 	}
-	for _, node := range []*string{&t.node, &t.queueNode} {
+	for _, node := range []*string{&c.node, &c.queueNode} {
 		if *node == "" {
 			continue
 		}
-		was, err := t.s.deleteOwn(ctx, *node)
+		was, err := c.s.deleteOwn(ctx, *node)
 		if err != nil {
 			return had, err
 		}

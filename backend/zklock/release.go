@@ -6,8 +6,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Release deletes the nodes of an Owner. Without an answer the Owner keeps its ticket, for the next Release. An Owner
-// without a ticket may belong to another process: its nodes are found by their names.
+// Release deletes the nodes of an Owner. Without an answer the Owner keeps its claim, for the next Release. An Owner
+// without a claim may belong to another process: its nodes are found by their names.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.checkHold(h); err != nil {
 		return err
@@ -23,18 +23,18 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 }
 
 func (b *Backend) release(ctx context.Context, h driver.Hold) (had bool, err error) {
-	t := b.ticketOf(h)
-	if t == nil {
+	c := b.claimOf(h)
+	if c == nil {
 		return b.releaseByName(ctx, h)
 	}
-	t.markReleased()
-	had, err = t.deleteNodes(ctx)
-	t.had = t.had || had
+	c.markReleased()
+	had, err = c.deleteNodes(ctx)
+	c.had = c.had || had
 	if err != nil {
 		return false, err
 	}
-	b.removeTicket(t)
-	return t.had, nil
+	b.removeClaim(c)
+	return c.had, nil
 }
 
 // releaseByName deletes the nodes of an Owner, whichever session they belong to. The end of the

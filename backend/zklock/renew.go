@@ -32,25 +32,25 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 		if errs[i] = h.ValidateRenewal(); errs[i] != nil {
 			continue
 		}
-		t := b.ticketOf(h)
-		if t == nil || !t.holds() {
+		c := b.claimOf(h)
+		if c == nil || !c.holds() {
 			errs[i] = driver.ErrLost
 			continue
 		}
-		if h.TTL > t.s.ttl {
-			errs[i] = fmt.Errorf("zklock: renew %s: %w: it shares a session for a TTL of %v, which can't become %v", driver.Quote(h.Name), driver.ErrUnsupported, t.s.ttl, h.TTL)
+		if h.TTL > c.s.ttl {
+			errs[i] = fmt.Errorf("zklock: renew %s: %w: it shares a session for a TTL of %v, which can't become %v", driver.Quote(h.Name), driver.ErrUnsupported, c.s.ttl, h.TTL)
 			continue
 		}
-		c := nodeCheck{t, h.TTL, &errs[i]}
-		if t.unknown {
+		check := nodeCheck{c, h.TTL, &errs[i]}
+		if c.unknown {
 			wg.Go(func() {
-				if c.resolve(ctx) {
-					t.s.verify(ctx, []nodeCheck{c}, start)
+				if check.resolve(ctx) {
+					c.s.verify(ctx, []nodeCheck{check}, start)
 				}
 			})
 			continue
 		}
-		bySession[t.s] = append(bySession[t.s], c)
+		bySession[c.s] = append(bySession[c.s], check)
 	}
 	for s, checks := range bySession {
 		for len(checks) > 0 {
@@ -66,16 +66,16 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 
 // nodeCheck is the renewal of one hold.
 type nodeCheck struct {
-	t   *ticket
+	c   *claim
 	ttl time.Duration
 	err *error
 }
 
 // fitting returns how many checks fit into one request.
 func fitting(checks []nodeCheck) int {
-	n, size := 1, len(checks[0].t.node)
+	n, size := 1, len(checks[0].c.node)
 	for n < min(len(checks), batchSize) {
-		if size += len(checks[n].t.node); size > batchBytes {
+		if size += len(checks[n].c.node); size > batchBytes {
 			break
 		}
 		n++
@@ -87,28 +87,28 @@ func fitting(checks []nodeCheck) int {
 func (s *session) verify(ctx context.Context, batch []nodeCheck, start time.Time) {
 	for len(batch) > 0 {
 		paths := make([]string, len(batch))
-		for i, c := range batch {
-			paths[i] = c.t.node
+		for i, check := range batch {
+			paths[i] = check.c.node
 		}
 		failed, err := s.conn.CheckAll(ctx, paths)
 		if failed >= 0 { // a failed transaction names only one
-			if c := batch[failed]; errors.Is(err, zk.ErrNoNode) {
-				c.lost()
+			if check := batch[failed]; errors.Is(err, zk.ErrNoNode) {
+				check.lost()
 			} else {
-				*c.err = s.b.fail("renew", c.t.name, err)
+				*check.err = s.b.fail("renew", check.c.name, err)
 			}
 			batch = slices.Delete(batch, failed, failed+1)
 			continue
 		}
 		deadline := s.conn.Deadline()
-		for _, c := range batch {
+		for _, check := range batch {
 			switch {
 			case sessionOver(err):
-				*c.err = fmt.Errorf("%w: %w", driver.ErrLost, err)
+				*check.err = fmt.Errorf("%w: %w", driver.ErrLost, err)
 			case err != nil:
-				*c.err = s.b.fail("renew", c.t.name, err)
-			case deadline.Before(start.Add(c.ttl)):
-				*c.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(c.t.name), errUnconfirmed)
+				*check.err = s.b.fail("renew", check.c.name, err)
+			case deadline.Before(start.Add(check.ttl)):
+				*check.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(check.c.name), errUnconfirmed)
 			}
 		}
 		return
@@ -116,25 +116,25 @@ func (s *session) verify(ctx context.Context, batch []nodeCheck, start time.Time
 }
 
 // resolve finds the node of a hold whose downgrade had no answer. It reports whether there is one.
-func (c nodeCheck) resolve(ctx context.Context) bool {
-	err := c.t.resolve(ctx)
+func (check nodeCheck) resolve(ctx context.Context) bool {
+	err := check.c.resolve(ctx)
 	switch {
 	case sessionOver(err):
-		*c.err = fmt.Errorf("%w: %w", driver.ErrLost, err)
+		*check.err = fmt.Errorf("%w: %w", driver.ErrLost, err)
 	case err != nil:
-		*c.err = c.t.s.b.fail("renew", c.t.name, err)
-	case c.t.node == "":
-		c.lost()
+		*check.err = check.c.s.b.fail("renew", check.c.name, err)
+	case check.c.node == "":
+		check.lost()
 	default:
-		c.t.watchHeld()
+		check.c.watchHeld()
 		return true
 	}
 	return false
 }
 
 // lost is for a hold whose node is gone.
-func (c nodeCheck) lost() {
-	*c.err = driver.ErrLost
-	c.t.markGone(true)
-	c.t.s.b.removeTicket(c.t)
+func (check nodeCheck) lost() {
+	*check.err = driver.ErrLost
+	check.c.markGone(true)
+	check.c.s.b.removeClaim(check.c)
 }

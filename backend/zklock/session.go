@@ -60,7 +60,7 @@ func roundUp(ttl time.Duration) time.Duration {
 	return (ttl + step - 1) / step * step
 }
 
-// anySession returns a session for requests that concern no ticket: an open one if possible.
+// anySession returns a session for requests that concern no claim: an open one if possible.
 func (b *Backend) anySession(ctx context.Context) (*session, error) {
 	b.mu.Lock()
 	for _, s := range b.sessions {
@@ -97,7 +97,7 @@ func (s *session) awaitEnd(ctx context.Context) {
 	}
 }
 
-// idleTime is how long a session without tickets stays open, at least.
+// idleTime is how long a session without claims stays open, at least.
 const idleTime = time.Minute
 
 // live opens the session, waits for its end, and then ends all its holds.
@@ -131,7 +131,7 @@ func (s *session) live() {
 		}
 	}
 	b.removeSession(s)
-	b.endTickets(s)
+	b.endClaims(s)
 	closeConn(context.Background(), conn)
 }
 
@@ -151,14 +151,14 @@ func (b *Backend) removeSession(s *session) {
 	}
 }
 
-// inUse reports whether the session has tickets or was used since the last call. If not, it removes
+// inUse reports whether the session has claims or was used since the last call. If not, it removes
 // the session.
 func (b *Backend) inUse(s *session) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	used := s.used
-	for _, t := range b.tickets {
-		used = used || t.s == s
+	for _, c := range b.claims {
+		used = used || c.s == s
 	}
 	if s.used = false; !used && b.sessions[s.ttl] == s {
 		delete(b.sessions, s.ttl)
@@ -166,29 +166,29 @@ func (b *Backend) inUse(s *session) bool {
 	return used
 }
 
-// endTickets ends all tickets of a session, and reports the holds among them as lost.
-func (b *Backend) endTickets(s *session) {
+// endClaims ends all claims of a session, and reports the holds among them as lost.
+func (b *Backend) endClaims(s *session) {
 	b.mu.Lock()
-	var gone []*ticket
-	for owner, t := range b.tickets {
-		if t.s == s {
-			gone = append(gone, t)
-			delete(b.tickets, owner)
+	var gone []*claim
+	for owner, c := range b.claims {
+		if c.s == s {
+			gone = append(gone, c)
+			delete(b.claims, owner)
 		}
 	}
 	closed := b.life.Err() != nil
 	b.mu.Unlock()
-	for _, t := range gone {
-		t.markGone(!closed)
+	for _, c := range gone {
+		c.markGone(!closed)
 	}
 }
 
-// ticket is an Owner's state at the servers: a hold, a queued attempt, or whatever an attempt of
+// claim is an Owner's state at the servers: a hold, a queued attempt, or whatever an attempt of
 // unknown outcome has left. It belongs to the session in which it began.
 //
 // The core makes one call at a time for an Owner. So mu guards only the fields that notifications
 // of the servers change too.
-type ticket struct {
+type claim struct {
 	s         *session
 	owner     string
 	name      string
@@ -214,19 +214,19 @@ type ticket struct {
 	onRevoke   func()
 }
 
-// ticketOf returns an Owner's ticket for a lock, if its session lives.
-func (b *Backend) ticketOf(h driver.Hold) *ticket {
+// claimOf returns an Owner's claim for a lock, if its session lives.
+func (b *Backend) claimOf(h driver.Hold) *claim {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if t := b.tickets[h.Owner]; t != nil && t.name == h.Name && !t.s.over() {
-		return t
+	if c := b.claims[h.Owner]; c != nil && c.name == h.Name && !c.s.over() {
+		return c
 	}
 	return nil
 }
 
-// addTicket makes a ticket, before any node of it.
-func (b *Backend) addTicket(s *session, r driver.Request) (*ticket, error) {
-	t := &ticket{
+// addClaim makes a claim, before any node of it.
+func (b *Backend) addClaim(s *session, r driver.Request) (*claim, error) {
+	c := &claim{
 		s: s, owner: r.Owner, name: r.Name, path: pathOf(r.Name), mode: r.Mode, limit: r.Limit, data: b.encodeData(r),
 	}
 	b.mu.Lock()
@@ -234,8 +234,8 @@ func (b *Backend) addTicket(s *session, r driver.Request) (*ticket, error) {
 	if b.life.Err() != nil {
 		return nil, driver.ErrClosed
 	}
-	b.tickets[r.Owner] = t
-	return t, nil
+	b.claims[r.Owner] = c
+	return c, nil
 }
 
 // encodeData returns the data of a request's node.
@@ -243,74 +243,74 @@ func (b *Backend) encodeData(r driver.Request) []byte {
 	return encodeData(b.meta.Encode(r.Meta), r.OnRevoke != nil)
 }
 
-// removeTicket forgets a ticket without nodes.
-func (b *Backend) removeTicket(t *ticket) {
+// removeClaim forgets a claim without nodes.
+func (b *Backend) removeClaim(c *claim) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.tickets[t.owner] == t {
-		delete(b.tickets, t.owner)
+	if b.claims[c.owner] == c {
+		delete(b.claims, c.owner)
 	}
 }
 
-// holds reports whether the ticket is a hold, as far as is known here.
-func (t *ticket) holds() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.isHold()
+// holds reports whether the claim is a hold, as far as is known here.
+func (c *claim) holds() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.isHold()
 }
 
-func (t *ticket) isHold() bool { return t.granted && !t.released && !t.gone }
+func (c *claim) isHold() bool { return c.granted && !c.released && !c.gone }
 
-// markHeld turns the ticket into a hold. It returns false if the ticket is already gone.
-func (t *ticket) markHeld(r driver.Request) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.granted, t.heldAt, t.onLost, t.onRevoke = true, t.node, r.OnLost, r.OnRevoke
-	return !t.gone
+// markHeld turns the claim into a hold. It returns false if the claim is already gone.
+func (c *claim) markHeld(r driver.Request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.granted, c.heldAt, c.onLost, c.onRevoke = true, c.node, r.OnLost, r.OnRevoke
+	return !c.gone
 }
 
 // markReleased prevents the end of the node from being reported as a loss.
-func (t *ticket) markReleased() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.released = true
-	t.stopTimer()
+func (c *claim) markReleased() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.released = true
+	c.stopTimer()
 }
 
-func (t *ticket) stopTimer() {
-	if t.watchTimer != nil {
-		t.watchTimer.Stop()
+func (c *claim) stopTimer() {
+	if c.watchTimer != nil {
+		c.watchTimer.Stop()
 	}
 }
 
-// markGone is for a ticket whose nodes are gone. It may notify the holder, once.
-func (t *ticket) markGone(notify bool) {
-	t.mu.Lock()
-	notify = notify && t.isHold() && t.onLost != nil
-	t.gone = true
-	t.stopTimer()
-	onLost := t.onLost
-	t.mu.Unlock()
+// markGone is for a claim whose nodes are gone. It may notify the holder, once.
+func (c *claim) markGone(notify bool) {
+	c.mu.Lock()
+	notify = notify && c.isHold() && c.onLost != nil
+	c.gone = true
+	c.stopTimer()
+	onLost := c.onLost
+	c.mu.Unlock()
 	if notify {
 		onLost()
 	}
 }
 
-// dir returns the path below which the ticket's node is.
-func (t *ticket) dir() string {
-	if t.mode == driver.Counted {
-		return t.path + "/" + leasesNode
+// dir returns the path below which the claim's node is.
+func (c *claim) dir() string {
+	if c.mode == driver.Counted {
+		return c.path + "/" + leasesNode
 	}
-	return t.path
+	return c.path
 }
 
 // queueDir returns the path below which a semaphore's waiters queue.
-func (t *ticket) queueDir() string { return t.path + "/" + locksNode }
+func (c *claim) queueDir() string { return c.path + "/" + locksNode }
 
-// prefix returns the path of the ticket's node, without the number.
-func (t *ticket) prefix() string {
-	if t.mode == driver.Counted {
-		return t.dir() + "/" + prefixOf(t.owner) + limitPart(t.limit) + infixOf(t.mode)
+// prefix returns the path of the claim's node, without the number.
+func (c *claim) prefix() string {
+	if c.mode == driver.Counted {
+		return c.dir() + "/" + prefixOf(c.owner) + limitPart(c.limit) + infixOf(c.mode)
 	}
-	return t.path + "/" + protection + t.owner + "-" + infixOf(t.mode)
+	return c.path + "/" + protection + c.owner + "-" + infixOf(c.mode)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// Watch watches the node whose end may let the Owner in. An Owner without a ticket waits for an
+// Watch watches the node whose end may let the Owner in. An Owner without a claim waits for an
 // empty queue, or, if it is about to queue, for its first attempt: a refused attempt watches the node
 // that blocks it. After a notification the watch is set again by the next refusal, or after
 // rearmDelay.
@@ -57,7 +57,7 @@ type queueWatch struct {
 
 	arming sync.Mutex // held while the watch is set; guards:
 	s      *session
-	queued bool // the Owner has a ticket
+	queued bool // the Owner has a claim
 
 	mu     sync.Mutex
 	closed bool
@@ -72,7 +72,7 @@ const rearmDelay = 100 * time.Millisecond
 
 // begin arms the watch, or leaves that to the Owner's first attempt.
 func (w *queueWatch) begin(ctx context.Context) error {
-	if w.r.Queue && w.b.ticketOf(w.r.Hold) == nil {
+	if w.r.Queue && w.b.claimOf(w.r.Hold) == nil {
 		w.startTimer()
 		return ctx.Err()
 	}
@@ -151,9 +151,9 @@ func (w *queueWatch) close() {
 func (w *queueWatch) arm(ctx context.Context) error {
 	w.arming.Lock()
 	defer w.arming.Unlock()
-	t := w.b.ticketOf(w.r.Hold)
-	if w.queued = t != nil; w.queued {
-		w.s = t.s
+	c := w.b.claimOf(w.r.Hold)
+	if w.queued = c != nil; w.queued {
+		w.s = c.s
 	} else {
 		s, err := w.b.session(ctx, w.r.TTL)
 		if err != nil {
@@ -288,99 +288,99 @@ const watchDelay = 100 * time.Millisecond
 
 // scheduleWatch watches a hold's node, after watchDelay: an operator may delete it, or a client may
 // revoke the lock.
-func (t *ticket) scheduleWatch() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.isHold() || t.watched || t.heldAt == "" {
+func (c *claim) scheduleWatch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.isHold() || c.watched || c.heldAt == "" {
 		return
 	}
-	t.watched = true
+	c.watched = true
 	delay := watchDelay
-	if t.onRevoke != nil {
+	if c.onRevoke != nil {
 		delay = 0
 	}
-	t.watchTimer = time.AfterFunc(delay, func() { t.s.b.goTask(t.watchNode) })
+	c.watchTimer = time.AfterFunc(delay, func() { c.s.b.goTask(c.watchNode) })
 }
 
 // watchNode reads and watches the node of a hold.
-func (t *ticket) watchNode() {
-	b := t.s.b
-	node := t.watchedNode()
+func (c *claim) watchNode() {
+	b := c.s.b
+	node := c.watchedNode()
 	if node == "" {
 		return
 	}
-	data, _, _, err := t.s.conn.GetW(b.life, node, func(e zk.Event) {
+	data, _, _, err := c.s.conn.GetW(b.life, node, func(e zk.Event) {
 		if e == zk.EventDeleted {
-			b.goTask(func() { t.nodeEnded(node) })
+			b.goTask(func() { c.nodeEnded(node) })
 			return
 		}
-		t.watchEnded(node)
+		c.watchEnded(node)
 	})
 	switch {
 	case err == nil:
 		if string(data) == revokeData {
-			t.notifyRevoke()
+			c.notifyRevoke()
 		}
 	case errors.Is(err, zk.ErrNoNode):
-		t.nodeEnded(node)
+		c.nodeEnded(node)
 	case !sessionOver(err):
 		wait.Sleep(b.life, watchDelay) // the node may be one that this user can't read
-		t.watchEnded(node)
+		c.watchEnded(node)
 	}
 }
 
 // nodeEnded loses the hold if its node is the one that was deleted.
-func (t *ticket) nodeEnded(node string) {
-	if t.watchedNode() == node {
-		t.markGone(true)
-		t.s.b.removeTicket(t)
+func (c *claim) nodeEnded(node string) {
+	if c.watchedNode() == node {
+		c.markGone(true)
+		c.s.b.removeClaim(c)
 	}
 }
 
-// watchEnded schedules the next watch of a node, if it still is the ticket's.
-func (t *ticket) watchEnded(node string) {
-	t.mu.Lock()
-	if t.heldAt == node {
-		t.watched = false
+// watchEnded schedules the next watch of a node, if it still is the claim's.
+func (c *claim) watchEnded(node string) {
+	c.mu.Lock()
+	if c.heldAt == node {
+		c.watched = false
 	}
-	t.mu.Unlock()
-	t.scheduleWatch()
+	c.mu.Unlock()
+	c.scheduleWatch()
 }
 
 // unwatchHeld is for a hold whose node is about to be replaced: the old node's end is no loss.
-func (t *ticket) unwatchHeld() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.heldAt, t.watched = "", false
+func (c *claim) unwatchHeld() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heldAt, c.watched = "", false
 }
 
 // watchHeld is for a hold whose node is known again.
-func (t *ticket) watchHeld() {
-	t.mu.Lock()
-	t.heldAt = t.node
-	t.mu.Unlock()
-	t.scheduleWatch()
+func (c *claim) watchHeld() {
+	c.mu.Lock()
+	c.heldAt = c.node
+	c.mu.Unlock()
+	c.scheduleWatch()
 }
 
-// watchedNode returns the node of a hold, or "" if the ticket is none.
-func (t *ticket) watchedNode() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.isHold() {
+// watchedNode returns the node of a hold, or "" if the claim is none.
+func (c *claim) watchedNode() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.isHold() {
 		return ""
 	}
-	return t.heldAt
+	return c.heldAt
 }
 
 // notifyRevoke notifies the holder of a revocation, once.
-func (t *ticket) notifyRevoke() {
-	t.mu.Lock()
-	onRevoke := t.onRevoke
-	if t.revokeSent || t.released || t.gone {
+func (c *claim) notifyRevoke() {
+	c.mu.Lock()
+	onRevoke := c.onRevoke
+	if c.revokeSent || c.released || c.gone {
 		onRevoke = nil
 	}
-	t.revokeSent = t.revokeSent || onRevoke != nil
-	t.mu.Unlock()
+	c.revokeSent = c.revokeSent || onRevoke != nil
+	c.mu.Unlock()
 	if onRevoke != nil {
 		onRevoke()
 	}

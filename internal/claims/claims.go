@@ -21,7 +21,7 @@ import (
 type Claim struct {
 	Owner        string
 	Mode         driver.Mode
-	Ticket       int64  // the place's number in the queue; 0: a hold
+	Place        int64  // its number in the queue; 0: a hold
 	Fence        int64  // of the hold; 0: a place
 	Since, Until int64  // Since 0: not known; Until may be Forever
 	Meta         string // JSON; "": none
@@ -73,10 +73,10 @@ type Lock struct {
 }
 
 func order(a, b Claim) int {
-	return cmp.Or(cmp.Compare(a.Ticket, b.Ticket), cmp.Compare(a.Fence, b.Fence))
+	return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.Fence, b.Fence))
 }
 
-// Sort puts the holds, whose tickets are 0, before the queue.
+// Sort puts the holds, whose place is 0, before the queue.
 func (l *Lock) Sort() { slices.SortFunc(l.Claims, order) }
 
 // Expire removes the claims that have ended, and returns their number.

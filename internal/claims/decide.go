@@ -47,11 +47,11 @@ func (l *Lock) enqueue(own *Claim, c Claim, ttl time.Duration) bool {
 	c.Fence, c.OnRevoke, c.Until = 0, nil, now+int64(placeLife(ttl))
 	switch {
 	case own == nil:
-		c.Ticket = l.nextTicket()
+		c.Place = l.nextPlace()
 	case own.Until >= now+int64(ttl) && own.Address == c.Address:
 		return false
 	default:
-		c.Ticket, c.Since = own.Ticket, own.Since
+		c.Place, c.Since = own.Place, own.Since
 	}
 	l.put(c)
 	return true
@@ -63,9 +63,9 @@ func placeLife(ttl time.Duration) time.Duration {
 	return ttl + max(0, min(ttl/2, ttl-2*driver.TurnLife))
 }
 
-func (l *Lock) nextTicket() int64 {
+func (l *Lock) nextPlace() int64 {
 	if n := len(l.Claims); n > 0 {
-		return l.Claims[n-1].Ticket + 1
+		return l.Claims[n-1].Place + 1
 	}
 	return 1
 }

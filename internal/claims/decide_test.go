@@ -30,7 +30,7 @@ func lockOf(list string) *Lock {
 		}
 		c := Claim{Owner: text, Mode: modes[text[0]], Since: now, Until: now + int64(text[1]-'0')*int64(time.Second)}
 		if queue {
-			c.Ticket = int64(i)
+			c.Place = int64(i)
 		} else {
 			c.Fence = int64(i + 1)
 		}

@@ -88,7 +88,7 @@ type claimRecord struct {
 	Owner   string `json:"owner"`
 	Mode    uint8  `json:"mode"`             // a driver.Mode
 	Number  int64  `json:"number,omitempty"` // of a hold's grant
-	Ticket  int64  `json:"ticket,omitempty"` // of a place in the queue
+	Place   int64  `json:"ticket,omitempty"` // of a place in the queue
 	Since   int64  `json:"since"`            // µs
 	Until   int64  `json:"until"`            // µs
 	Address string `json:"address,omitempty"`
@@ -97,14 +97,14 @@ type claimRecord struct {
 
 func recordOf(c claims.Claim) claimRecord {
 	return claimRecord{
-		Owner: c.Owner, Mode: uint8(c.Mode), Number: c.Fence >> claims.SpanBits, Ticket: c.Ticket,
+		Owner: c.Owner, Mode: uint8(c.Mode), Number: c.Fence >> claims.SpanBits, Place: c.Place,
 		Since: c.Since / micro, Until: c.Until / micro, Address: c.Address, Meta: c.Meta,
 	}
 }
 
 func (r claimRecord) claim() claims.Claim {
 	return claims.Claim{
-		Owner: r.Owner, Mode: driver.Mode(r.Mode), Fence: r.Number << claims.SpanBits, Ticket: r.Ticket,
+		Owner: r.Owner, Mode: driver.Mode(r.Mode), Fence: r.Number << claims.SpanBits, Place: r.Place,
 		Since: r.Since * micro, Until: r.Until * micro, Address: r.Address, Meta: r.Meta,
 	}
 }
@@ -161,8 +161,8 @@ func (r claimRecord) check(kind driver.Mode) error {
 		return fmt.Errorf("a claim without an owner")
 	case claims.KindOf(driver.Mode(r.Mode)) != kind:
 		return fmt.Errorf("owner %q has mode %d in a lock of kind %d", r.Owner, r.Mode, kind)
-	case r.Ticket < 0 || r.Number < 0 || r.Number > MaxNumber || (r.Ticket > 0) == (r.Number > 0):
-		return fmt.Errorf("owner %q has ticket %d and number %d", r.Owner, r.Ticket, r.Number)
+	case r.Place < 0 || r.Number < 0 || r.Number > MaxNumber || (r.Place > 0) == (r.Number > 0):
+		return fmt.Errorf("owner %q has ticket %d and number %d", r.Owner, r.Place, r.Number)
 	case r.Since < 0 || r.Since > Forever || r.Until < 0 || r.Until > Forever:
 		return fmt.Errorf("owner %q holds from %d to %d", r.Owner, r.Since, r.Until)
 	}
