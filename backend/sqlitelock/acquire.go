@@ -42,7 +42,7 @@ func (t *tx) acquire(r driver.Request, meta string) (driver.Grant, error) {
 	if d.Err != nil {
 		return driver.Grant{}, d.Err
 	}
-	if err := execute(t.putLock, r.Name, l.Kind, l.Limit, number); err != nil {
+	if _, err := t.putLock.exec(r.Name, int64(l.Kind), int64(l.Limit), number); err != nil {
 		return driver.Grant{}, err
 	}
 	if l.fresh {
@@ -65,7 +65,7 @@ func (t *tx) write(l *lockState, r *driver.Request, d claims.Decision, now int64
 		return nil
 	}
 	if l.expired > 0 {
-		if err := execute(t.deleteExpired, r.Name, now); err != nil {
+		if _, err := t.deleteExpired.exec(r.Name, now); err != nil {
 			return err
 		}
 	}
@@ -73,5 +73,6 @@ func (t *tx) write(l *lockState, r *driver.Request, d claims.Decision, now int64
 }
 
 func (t *tx) put(name string, c *claims.Claim) error {
-	return execute(t.putClaim, name, c.Owner, c.Mode, c.Place, c.Fence, c.Since, c.Until, c.Meta)
+	_, err := t.putClaim.exec(name, c.Owner, int64(c.Mode), c.Place, c.Fence, c.Since, c.Until, c.Meta)
+	return err
 }

@@ -3,9 +3,9 @@ package sqlitelock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -20,7 +20,6 @@ type Backend struct {
 	clock       clock
 	busyTimeout time.Duration
 	db          *sql.DB
-	loadStmt    atomic.Pointer[sql.Stmt] // for readers, once there is one; the writer has its own
 	w           *writer
 	notifier    *notifier
 	guard       *guard
@@ -51,7 +50,11 @@ func start(ctx context.Context, db *sql.DB, path string, busyTimeout time.Durati
 		b.end()
 		return nil, errors.Join(err, b.shut())
 	}
-	go b.w.run(b.shut)
+	go func() {
+		_ = conn.Raw(func(any) error { b.w.run(); return nil })
+		b.w.err = b.shut()
+		close(b.w.done)
+	}()
 	return b, nil
 }
 
@@ -68,7 +71,7 @@ func (b *Backend) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	b.w.notifier = b.notifier
-	return b.w.stmts.prepare(ctx, b.w.conn)
+	return b.w.conn.Raw(func(conn any) error { return b.w.stmts.prepare(ctx, conn.(sqldriver.Conn)) })
 }
 
 // join opens the tables as soon as no other process writes.
@@ -123,32 +126,33 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if b.life.Err() != nil {
 		return driver.Info{}, b.wrap("inspect", name, driver.ErrClosed)
 	}
-	now := b.clock.now()
-	stmt, err := b.reader(ctx)
-	if err != nil {
-		return driver.Info{}, b.wrapRead("inspect", name, err)
-	}
-	l, err := load(ctx, stmt, name, b.clock.boot, now)
-	if err != nil {
-		return driver.Info{}, b.wrapRead("inspect", name, err)
-	}
-	return l.Info(name, now), nil
+	i, err := b.inspect(ctx, name)
+	return i, b.wrapRead("inspect", name, err)
 }
 
-// reader returns the statement of Inspect. It is prepared on first use, since it takes a connection of
-// its own, and most programs never inspect.
-func (b *Backend) reader(ctx context.Context) (*sql.Stmt, error) {
+func (b *Backend) inspect(ctx context.Context, name string) (i driver.Info, err error) {
 	if err := b.w.files.check(); err != nil {
-		return nil, err
+		return i, err
 	}
-	if stmt := b.loadStmt.Load(); stmt != nil {
-		return stmt, nil
+	conn, err := b.db.Conn(ctx)
+	if err != nil {
+		return i, err
 	}
-	stmt, err := b.db.PrepareContext(ctx, sqlLoad)
-	if err != nil || b.loadStmt.CompareAndSwap(nil, stmt) {
-		return stmt, err
-	}
-	return b.loadStmt.Load(), stmt.Close()
+	defer conn.Close()
+	err = conn.Raw(func(raw any) error {
+		s, err := prepare(ctx, raw.(sqldriver.Conn), sqlLoad)
+		if err != nil {
+			return err
+		}
+		defer s.stmt.Close()
+		now := b.clock.now()
+		l, err := load(ctx, s, name, b.clock.boot, now)
+		if err == nil {
+			i = l.Info(name, now)
+		}
+		return err
+	})
+	return i, err
 }
 
 // List yields the names that have holders or waiters, in the order of their bytes. yield
@@ -206,9 +210,6 @@ func (b *Backend) Close() error {
 func (b *Backend) shut() error {
 	// SQLite removes -wal and -shm with the last connection: a process that opens the file then works on others.
 	errs := []error{b.guard.leave(), b.w.stmts.close()}
-	if stmt := b.loadStmt.Load(); stmt != nil {
-		errs = append(errs, stmt.Close())
-	}
 	if b.notifier != nil {
 		errs = append(errs, b.notifier.close())
 	}

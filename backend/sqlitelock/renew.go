@@ -2,8 +2,7 @@ package sqlitelock
 
 import (
 	"context"
-	"database/sql"
-	"errors"
+	sqldriver "database/sql/driver"
 	"slices"
 
 	"github.com/distlock/distlock/driver"
@@ -50,11 +49,7 @@ func (t *tx) renewOne(h driver.Hold) error {
 		return err
 	}
 	now := t.clock.now()
-	res, err := t.renew.ExecContext(context.Background(), now+int64(h.TTL), h.Name, h.Owner, now)
-	if err != nil {
-		return err
-	}
-	n, err := res.RowsAffected()
+	n, err := t.renew.exec(now+int64(h.TTL), h.Name, h.Owner, now)
 	switch {
 	case err != nil:
 		return err
@@ -63,7 +58,8 @@ func (t *tx) renewOne(h driver.Hold) error {
 	case h.Floor == 0:
 		return nil
 	}
-	return execute(t.raiseFence, int64(h.Floor>>claims.SpanBits), h.Name)
+	_, err = t.raiseFence.exec(int64(h.Floor>>claims.SpanBits), h.Name)
+	return err
 }
 
 // Release ends a hold or a place in the queue, with a single statement.
@@ -74,18 +70,19 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 
 func (t *tx) delete(h driver.Hold) error {
 	now := t.clock.now()
-	var until int64
-	var queued bool
-	err := t.release.QueryRowContext(context.Background(), h.Name, h.Owner).Scan(&until, &queued)
+	found := false
+	var until, queued int64
+	err := t.release.query(context.Background(), func(row []sqldriver.Value) {
+		found, until, queued = true, integer(row[0]), integer(row[1])
+	}, h.Name, h.Owner)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return driver.ErrLost
 	case err != nil:
 		return err
-	}
-	if queued {
+	case !found:
+		return driver.ErrLost
+	case queued > 0:
 		t.queues = append(t.queues, h.Name)
-	} else {
+	default:
 		t.freed = append(t.freed, h.Name)
 	}
 	if until <= now {

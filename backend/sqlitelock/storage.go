@@ -3,8 +3,11 @@ package sqlitelock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"time"
 
 	"modernc.org/sqlite"
@@ -57,8 +60,7 @@ const (
 const (
 	// sqlLoad reads all of one name. It returns no row if another boot has taken the file over.
 	sqlLoad = `
-SELECT m.swept, coalesce(l.kind, 0), coalesce(l.lim, 0), coalesce(l.number, 0),
-       c.owner, c.mode, c.ticket, c.fence, c.since, c.until, c.meta
+SELECT l.kind, l.lim, l.number, m.swept, c.owner, c.mode, c.ticket, c.fence, c.since, c.until, c.meta
 FROM meta m LEFT JOIN locks l ON l.name = ?1 LEFT JOIN claims c ON c.name = ?1
 WHERE m.boot = ?2`
 
@@ -159,73 +161,129 @@ type lockState struct {
 	claims.Lock
 	fresh   bool // there is no row yet
 	expired int  // rows of claims that have ended
-	swept   int64
 }
 
 // load reads name as of now, with a statement of sqlLoad.
-func load(ctx context.Context, stmt *sql.Stmt, name, boot string, now int64) (*lockState, error) {
-	rows, err := stmt.QueryContext(ctx, name, boot)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
+func load(ctx context.Context, s *statement, name, boot string, now int64) (*lockState, error) {
 	var l *lockState
-	for rows.Next() {
+	var swept int64
+	err := s.query(ctx, func(row []sqldriver.Value) {
 		if l == nil {
 			l = &lockState{}
 		}
-		if err := l.scan(rows); err != nil {
-			return nil, err
+		l.Kind, l.Limit, l.Number, swept = driver.Mode(integer(row[0])), int(integer(row[1])), integer(row[2]), integer(row[3])
+		if owner, ok := row[4].(string); ok {
+			l.Claims = append(l.Claims, claims.Claim{
+				Owner: owner, Mode: driver.Mode(integer(row[5])), Place: integer(row[6]), Fence: integer(row[7]),
+				Since: integer(row[8]), Until: integer(row[9]), Meta: row[10].(string),
+			})
 		}
-	}
-	if err := rows.Err(); err != nil {
+	}, name, boot)
+	if err != nil {
 		return nil, err
 	}
 	if l == nil {
 		return nil, errAnotherBoot
 	}
-	l.fresh, l.Number = l.Number == 0, max(l.Number, l.swept)
+	l.fresh, l.Number = l.Number == 0, max(l.Number, swept)
 	l.expired = l.Expire(now)
 	l.Sort()
 	return l, nil
 }
 
-func (l *lockState) scan(rows *sql.Rows) error {
-	var owner, meta sql.NullString
-	var mode, ticket, fence, since, until sql.NullInt64
-	err := rows.Scan(&l.swept, &l.Kind, &l.Limit, &l.Number, &owner, &mode, &ticket, &fence, &since, &until, &meta)
-	if err != nil || !owner.Valid {
+// integer returns a number; 0 for NULL.
+func integer(v sqldriver.Value) int64 {
+	n, _ := v.(int64)
+	return n
+}
+
+// statement is a prepared statement, used without database/sql, whose own work for each costs half as much as SQLite's. One
+// goroutine uses it. Values are int64 and string.
+type statement struct {
+	stmt interface {
+		sqldriver.Stmt
+		sqldriver.StmtExecContext
+		sqldriver.StmtQueryContext
+	}
+	args []sqldriver.NamedValue
+	row  []sqldriver.Value
+}
+
+func prepare(ctx context.Context, conn sqldriver.Conn, text string) (*statement, error) {
+	stmt, err := conn.(sqldriver.ConnPrepareContext).PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	s := &statement{}
+	s.stmt = stmt.(interface {
+		sqldriver.Stmt
+		sqldriver.StmtExecContext
+		sqldriver.StmtQueryContext
+	})
+	return s, nil
+}
+
+func (s *statement) bind(args []sqldriver.Value) []sqldriver.NamedValue {
+	s.args = s.args[:0]
+	for i, v := range args {
+		s.args = append(s.args, sqldriver.NamedValue{Ordinal: i + 1, Value: v})
+	}
+	return s.args
+}
+
+// exec returns how many rows were changed. It has no context: the writer's statements are short, and callers do not wait for the
+// writer beyond their own contexts.
+func (s *statement) exec(args ...sqldriver.Value) (int64, error) {
+	result, err := s.stmt.ExecContext(context.Background(), s.bind(args))
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// query calls f with each row, which is valid until f returns.
+func (s *statement) query(ctx context.Context, f func(row []sqldriver.Value), args ...sqldriver.Value) error {
+	rows, err := s.stmt.QueryContext(ctx, s.bind(args))
+	if err != nil {
 		return err
 	}
-	l.Claims = append(l.Claims, claims.Claim{
-		Owner: owner.String, Mode: driver.Mode(mode.Int64), Place: ticket.Int64, Fence: fence.Int64,
-		Since: since.Int64, Until: until.Int64, Meta: meta.String,
-	})
-	return nil
+	defer rows.Close()
+	s.row = slices.Grow(s.row[:0], len(rows.Columns()))[:len(rows.Columns())]
+	for {
+		switch err := rows.Next(s.row); {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		}
+		f(s.row)
+	}
 }
 
-// statements are the writer's prepared statements. They run without a context: each is
-// short, and callers do not wait for the writer beyond their own context.
+// statements are the writer's.
 type statements struct {
-	begin, commit, rollback *sql.Stmt
+	conn sqldriver.Conn
 
-	load, putLock, putClaim, deleteExpired *sql.Stmt
-	renew, stamp, raiseFence, release      *sql.Stmt
-	sweepEnd, sweepClaims                  *sql.Stmt
-	sweepNumbers, sweepLocks               *sql.Stmt
+	begin, commit, rollback *statement
 
-	all []*sql.Stmt
+	load, putLock, putClaim, deleteExpired *statement
+	renew, stamp, raiseFence, release      *statement
+	sweepEnd, sweepClaims                  *statement
+	sweepNumbers, sweepLocks               *statement
+
+	all []*statement
 }
 
-func (s *statements) prepare(ctx context.Context, conn *sql.Conn) error {
-	for stmt, text := range map[**sql.Stmt]string{
+func (s *statements) prepare(ctx context.Context, conn sqldriver.Conn) error {
+	s.conn = conn
+	for stmt, text := range map[**statement]string{
 		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK",
 		&s.load: sqlLoad, &s.putLock: sqlPutLock, &s.putClaim: sqlPutClaim, &s.deleteExpired: sqlDeleteExpired,
 		&s.renew: sqlRenew, &s.stamp: sqlStamp, &s.raiseFence: sqlRaiseFence, &s.release: sqlRelease,
 		&s.sweepEnd: sqlSweepEnd, &s.sweepClaims: sqlSweepClaims,
 		&s.sweepNumbers: sqlSweepNumbers, &s.sweepLocks: sqlSweepLocks,
 	} {
-		p, err := conn.PrepareContext(ctx, text)
+		p, err := prepare(ctx, conn, text)
 		if err != nil {
 			return err
 		}
@@ -238,15 +296,10 @@ func (s *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 // leaves the WAL beside it.
 func (s *statements) close() error {
 	var errs []error
-	for _, stmt := range s.all {
-		errs = append(errs, stmt.Close())
+	for _, s := range s.all {
+		errs = append(errs, s.stmt.Close())
 	}
 	return errors.Join(errs...)
-}
-
-func execute(s *sql.Stmt, args ...any) error {
-	_, err := s.ExecContext(context.Background(), args...)
-	return err
 }
 
 // The pace of the sweeper: it visits two rows for each row added, in steps.
@@ -267,20 +320,17 @@ type sweeper struct {
 
 // step visits the next rows, and removes those whose last grant had a number up to limit.
 func (s *sweeper) step(st *statements, limit, now int64) error {
-	var end sql.NullString
-	if err := st.sweepEnd.QueryRowContext(context.Background(), s.after, sweepStep).Scan(&end); err != nil {
+	after, end := s.after, ""
+	err := st.sweepEnd.query(context.Background(), func(row []sqldriver.Value) { end, _ = row[0].(string) }, after, int64(sweepStep))
+	if s.after = end; err != nil || end == "" {
 		return err
 	}
-	after := s.after
-	s.after = end.String
-	if !end.Valid {
-		return nil
-	}
-	if err := execute(st.sweepClaims, after, end, now); err != nil {
+	if _, err := st.sweepClaims.exec(after, end, now); err != nil {
 		return err
 	}
-	if err := execute(st.sweepNumbers, limit); err != nil {
+	if _, err := st.sweepNumbers.exec(limit); err != nil {
 		return err
 	}
-	return execute(st.sweepLocks, after, end, limit)
+	_, err = st.sweepLocks.exec(after, end, limit)
+	return err
 }

@@ -82,12 +82,8 @@ func (w *writer) do(ctx context.Context, single bool, run func(*tx) error) error
 	}
 }
 
-// run serves jobs until the backend is closed, then calls shut.
-func (w *writer) run(shut func() error) {
-	defer func() {
-		w.err = shut()
-		close(w.done)
-	}()
+// run serves jobs until the backend is closed.
+func (w *writer) run() {
 	for {
 		select {
 		case <-w.life.Done():
@@ -182,14 +178,14 @@ func (w *writer) transact(batch []*job) error {
 	t := &tx{statements: &w.stmts, clock: w.clock}
 	bare := len(batch) == 1 && batch[0].single
 	if !bare {
-		if err := execute(t.begin); err != nil {
+		if _, err := t.begin.exec(); err != nil {
 			return err
 		}
 	}
 	now := w.clock.now()
 	stamp := !bare && now-w.stamped >= int64(stampEvery)
 	if stamp {
-		if err := execute(t.stamp, now, w.clock.boot); err != nil {
+		if _, err := t.stamp.exec(now, w.clock.boot); err != nil {
 			return w.rollback(bare, err)
 		}
 	}
@@ -200,7 +196,7 @@ func (w *writer) transact(batch []*job) error {
 		}
 	}
 	if !bare {
-		if err := execute(t.commit); err != nil {
+		if _, err := t.commit.exec(); err != nil {
 			return w.rollback(bare, err)
 		}
 	}
@@ -240,7 +236,7 @@ func placeKey(name, owner string) string { return name + "\x00" + owner }
 func (w *writer) rollback(bare bool, err error) error {
 	if !bare {
 		// Some errors have ended the transaction already.
-		_ = execute(w.stmts.rollback)
+		_, _ = w.stmts.rollback.exec()
 	}
 	return err
 }

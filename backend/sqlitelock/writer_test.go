@@ -136,9 +136,13 @@ func TestFull(t *testing.T) {
 
 func limitPages(t *testing.T, b *Backend, pragma string) {
 	t.Helper()
-	if err := b.w.do(t.Context(), true, func(*tx) error {
-		_, err := b.w.conn.ExecContext(context.Background(), pragma)
-		return err
+	if err := b.w.do(t.Context(), true, func(tx *tx) error {
+		s, err := prepare(t.Context(), tx.conn, pragma)
+		if err != nil {
+			return err
+		}
+		_, err = s.exec()
+		return errors.Join(err, s.stmt.Close())
 	}); err != nil {
 		t.Fatal(err)
 	}
