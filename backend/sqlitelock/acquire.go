@@ -26,7 +26,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 func (t *tx) acquire(r driver.Request, meta string) (driver.Grant, error) {
 	now := t.clock.now()
-	l, err := load(context.Background(), t.load, r.Name, t.clock.boot, now)
+	l, err := t.read(r.Name, t.clock.boot, now)
 	if err != nil {
 		return driver.Grant{}, err
 	}
