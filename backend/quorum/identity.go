@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,7 +28,8 @@ func (b *Backend) identify(ctx context.Context) error {
 		switch m.identity = ids[i]; {
 		case errors.Is(errs[i], driver.ErrSkip):
 		case errs[i] != nil:
-			m.gate = &gate{Member: m.Member, b: b, m: m}
+			m.gate = &gate{backend: m.Member, b: b, m: m}
+			m.gate.Enter = m.gate.enter
 			m.Backend = m.gate
 		case seen[ids[i]] != "":
 			return fmt.Errorf("%w: quorum: %s and %s are one server, which must not have two votes", driver.ErrInvalid, seen[ids[i]], m.Name)
@@ -55,10 +55,11 @@ func (b *Backend) ask(ctx context.Context, which func(*member) bool) (ids []stri
 
 // gate stands before a member that has not said yet who it is. It lets no call through until it has.
 type gate struct {
-	members.Member
-	b    *Backend
-	m    *member
-	open atomic.Bool
+	members.Guarded
+	b       *Backend
+	m       *member
+	backend members.Member // of m, behind the gate
+	open    atomic.Bool
 
 	// guarded by Backend.admission
 	refused error     // why it has no vote
@@ -68,11 +69,17 @@ type gate struct {
 // pause is how long a member without a vote is not asked again.
 const pause = time.Second
 
-// enter returns nil once the member has a vote.
-func (g *gate) enter(ctx context.Context) error {
-	if g.open.Load() {
-		return nil
+// enter returns the member once it has a vote.
+func (g *gate) enter(ctx context.Context) (*members.Member, error) {
+	if !g.open.Load() {
+		if err := g.admit(ctx); err != nil {
+			return nil, err
+		}
 	}
+	return &g.backend, nil
+}
+
+func (g *gate) admit(ctx context.Context) error {
 	if err := g.answers(ctx); err != nil { // one that is silent must not keep others waiting
 		return err
 	}
@@ -88,7 +95,7 @@ func (g *gate) enter(ctx context.Context) error {
 	if time.Now().Before(g.again) {
 		return g.refused
 	}
-	id, err := g.Member.Identity(ctx)
+	id, err := g.backend.Identity(ctx)
 	switch {
 	case err == nil:
 		if err := g.compare(ctx, id); err != nil {
@@ -103,7 +110,7 @@ func (g *gate) enter(ctx context.Context) error {
 
 // answers returns nil if the member says who it is, whatever that is, or does not tell.
 func (g *gate) answers(ctx context.Context) error {
-	if _, err := g.Member.Identity(ctx); err != nil && !errors.Is(err, driver.ErrSkip) {
+	if _, err := g.backend.Identity(ctx); err != nil && !errors.Is(err, driver.ErrSkip) {
 		return notTold(err)
 	}
 	return nil
@@ -152,47 +159,8 @@ func (g *gate) refuse(twin *member) error {
 // votes reports whether calls reach the member.
 func (m *member) votes() bool { return m.gate == nil || m.gate.open.Load() }
 
-func (g *gate) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := g.enter(ctx); err != nil {
-		return driver.Grant{}, driver.Unsent(err)
-	}
-	return g.Member.Acquire(ctx, r)
-}
-
-func (g *gate) Renew(ctx context.Context, holds []driver.Hold) []error {
-	if err := g.enter(ctx); err != nil {
-		return slices.Repeat([]error{err}, len(holds))
-	}
-	return g.Member.Renew(ctx, holds)
-}
-
-func (g *gate) Release(ctx context.Context, h driver.Hold) error {
-	if err := g.enter(ctx); err != nil {
-		return err
-	}
-	return g.Member.Release(ctx, h)
-}
-
-func (g *gate) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if err := g.enter(ctx); err != nil {
-		return driver.Watch{}, err
-	}
-	return g.Member.Watch(ctx, r)
-}
-
-func (g *gate) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	if err := g.enter(ctx); err != nil {
-		return driver.Info{Name: name}, err
-	}
-	return g.Member.Inspect(ctx, name)
-}
-
-func (g *gate) List(ctx context.Context, prefix string, yield func(string) bool) error {
-	if err := g.enter(ctx); err != nil {
-		return err
-	}
-	return g.Member.List(ctx, prefix, yield)
-}
+// Caps returns the member's.
+func (g *gate) Caps() driver.Caps { return g.backend.Caps() }
 
 // Close closes the member, without its name in the error.
-func (g *gate) Close() error { return g.Backend.Close() }
+func (g *gate) Close() error { return g.backend.Backend.Close() }

@@ -84,6 +84,76 @@ func (m *Member) Close() error {
 	return nil
 }
 
+// Guarded has the calls of a backend that lets none through before Enter returns the member to call.
+type Guarded struct {
+	Enter func(context.Context) (*Member, error)
+}
+
+// Acquire makes one attempt. It is unsent without a member.
+func (g *Guarded) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	m, err := g.Enter(ctx)
+	if err != nil {
+		return driver.Grant{}, driver.Unsent(err)
+	}
+	return m.Acquire(ctx, r)
+}
+
+func (g *Guarded) Renew(ctx context.Context, holds []driver.Hold) []error {
+	m, err := g.Enter(ctx)
+	if err != nil {
+		return slices.Repeat([]error{err}, len(holds))
+	}
+	return m.Renew(ctx, holds)
+}
+
+func (g *Guarded) Release(ctx context.Context, h driver.Hold) error {
+	m, err := g.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	return m.Release(ctx, h)
+}
+
+func (g *Guarded) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	m, err := g.Enter(ctx)
+	if err != nil {
+		return driver.Watch{}, err
+	}
+	return m.Watch(ctx, r)
+}
+
+func (g *Guarded) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	m, err := g.Enter(ctx)
+	if err != nil {
+		return driver.Info{Name: name}, err
+	}
+	return m.Inspect(ctx, name)
+}
+
+func (g *Guarded) List(ctx context.Context, prefix string, yield func(string) bool) error {
+	m, err := g.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	return m.List(ctx, prefix, yield)
+}
+
+func (g *Guarded) Revoke(ctx context.Context, h driver.Hold) error {
+	m, err := g.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	return m.Revoke(ctx, h)
+}
+
+func (g *Guarded) Identity(ctx context.Context) (string, error) {
+	m, err := g.Enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	return m.Identity(ctx)
+}
+
 // Open opens all members at once. It needs a majority, and fails if a member can never join, for a
 // wrong password say. Lazy members replace those that are down, or take a second longer than a
 // majority: they claim what the opened ones have in common, and join if suffices accepts their Caps.
@@ -227,6 +297,7 @@ const (
 // lazy is a backend that is opened later. Each call retries the opening if retryPause has
 // passed, and fails until it succeeds. It is safe for concurrent use.
 type lazy struct {
+	Guarded
 	url      string
 	caps     driver.Caps
 	suffices func(c, want driver.Caps) bool
@@ -244,9 +315,10 @@ type lazy struct {
 
 // newLazy returns a lazy member for url, whose opening failed with err. Until it is opened it claims caps.
 func newLazy(url string, caps driver.Caps, suffices func(c, want driver.Caps) bool, err error) *lazy {
-	m := &lazy{url: url, caps: caps, suffices: suffices, err: err, next: time.Now().Add(retryPause)}
-	m.life, m.end = context.WithCancel(context.Background())
-	return m
+	l := &lazy{url: url, caps: caps, suffices: suffices, err: err, next: time.Now().Add(retryPause)}
+	l.Enter = l.await
+	l.life, l.end = context.WithCancel(context.Background())
+	return l
 }
 
 // await returns the backend if it can be opened before ctx ends.
@@ -301,79 +373,16 @@ func (l *lazy) open(done chan struct{}) {
 // Caps returns the capabilities that were assumed of the member.
 func (l *lazy) Caps() driver.Caps { return l.caps }
 
-// Acquire makes one attempt. It is unsent if the member is not open.
-func (l *lazy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	b, err := l.await(ctx)
-	if err != nil {
-		return driver.Grant{}, driver.Unsent(err)
-	}
-	return b.Acquire(ctx, r)
-}
-
-// Renew renews holds if the member is open.
-func (l *lazy) Renew(ctx context.Context, holds []driver.Hold) []error {
-	b, err := l.await(ctx)
-	if err != nil {
-		return slices.Repeat([]error{err}, len(holds))
-	}
-	return b.Renew(ctx, holds)
-}
-
-// Release ends a hold if the member is open.
-func (l *lazy) Release(ctx context.Context, h driver.Hold) error {
-	b, err := l.await(ctx)
-	if err != nil {
-		return err
-	}
-	return b.Release(ctx, h)
-}
-
-// Watch watches if the member is open, and if its watch takes no lock, or the assumed capabilities say so.
+// Watch watches if the member's watch takes no lock, or the assumed capabilities say so.
 func (l *lazy) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	b, err := l.await(ctx)
-	if err != nil {
-		return driver.Watch{}, err
-	}
-	if WatchTakes(b.Caps()) && !WatchTakes(l.caps) {
+	if b, err := l.await(ctx); err == nil && WatchTakes(b.Caps()) && !WatchTakes(l.caps) {
 		return driver.Watch{}, driver.ErrSkip
 	}
-	return b.Watch(ctx, r)
+	return l.Guarded.Watch(ctx, r)
 }
 
 // WatchTakes reports whether the watch of a backend with these capabilities may take the lock.
 func WatchTakes(c driver.Caps) bool { return c.Queueing == driver.QueueAlways || c.Session }
-
-func (l *lazy) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	b, err := l.await(ctx)
-	if err != nil {
-		return driver.Info{}, err
-	}
-	return b.Inspect(ctx, name)
-}
-
-func (l *lazy) List(ctx context.Context, prefix string, yield func(string) bool) error {
-	b, err := l.await(ctx)
-	if err != nil {
-		return err
-	}
-	return b.List(ctx, prefix, yield)
-}
-
-func (l *lazy) Revoke(ctx context.Context, h driver.Hold) error {
-	b, err := l.await(ctx)
-	if err != nil {
-		return err
-	}
-	return b.Revoke(ctx, h)
-}
-
-func (l *lazy) Identity(ctx context.Context) (string, error) {
-	b, err := l.await(ctx)
-	if err != nil {
-		return "", err
-	}
-	return b.Identity(ctx)
-}
 
 // Close closes the member, and ends a running try.
 func (l *lazy) Close() error {
