@@ -2,6 +2,7 @@
 package docs
 
 import (
+	"encoding/xml"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -36,6 +37,23 @@ func documents(t *testing.T) map[string]string {
 		t.Fatalf("found %d documents only", len(texts))
 	}
 	return texts
+}
+
+// A browser draws nothing of a file that is no XML.
+func TestPicturesAreSmallAndWellFormed(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join(root, "docs", "*.svg"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("found %d pictures, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil || len(text) > 10_000 {
+			t.Errorf("%s has %d bytes, %v; want 10000 at most", path, len(text), err)
+		}
+		if err := xml.Unmarshal(text, new(struct{})); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 }
 
 // A short job runs on each host that copies a line which skips it without a minimum hold.
