@@ -137,23 +137,21 @@ func number(v float64) string {
 	return chart.Number(v)
 }
 
-// drawing is a chart of one figure of a family: curves over its sizes, or bars.
+// drawing is a chart of one figure of a family: curves over its sizes.
 type drawing struct {
 	file, title string
 	family      string
 	figure      string
 	label       string
-	x           string // the label of the sizes; empty for bars
+	x           string // the label of the sizes
 	logY        bool
-	leaveOut    []string
 }
 
 // colors are the places in the palette of contenders that occur in several charts.
 var colors = map[string]int{
 	"distlock": 0, "redsync": 1, "rueidislock": 2, "redislock 100 ms": 3, "raw rueidis": 4, "raw go-redis": 6,
 	"distlock on rueidis": 7, "distlock on go-redis": 5,
-	"concurrency.Mutex": 1, "concurrency.Mutex, a session each": 1, "zk.Lock": 1, "raw put, delete": 4, "raw create, delete": 4,
-	"a channel, without a server": 4, "none held": 4,
+	"concurrency.Mutex": 1, "zk.Lock": 1, "a channel, without a server": 4,
 }
 
 // draw returns nothing if the family was not measured.
@@ -164,9 +162,6 @@ func (r *Results) draw(d drawing) ([]byte, error) {
 	}
 	var series []chart.Series
 	for i, row := range all[len(all)-1].Rows {
-		if slices.Contains(d.leaveOut, row.Contender) {
-			continue
-		}
 		color, ok := colors[row.Contender]
 		if !ok {
 			color = i
@@ -178,22 +173,8 @@ func (r *Results) draw(d drawing) ([]byte, error) {
 		}
 		series = append(series, line)
 	}
-	if d.x != "" {
-		x, y := chart.Axis{Label: d.x, Log: true}, chart.Axis{Label: d.label, Log: d.logY}
-		return chart.Curves{Title: d.title, X: x, Y: y, Series: series}.SVG()
-	}
-	b := chart.Bars{Title: d.title, Label: d.label, Series: series}
-	for _, s := range all {
-		b.Groups = append(b.Groups, groupName(s))
-	}
-	return b.SVG()
-}
-
-func groupName(s Scenario) string {
-	if s.size() == 0 {
-		return ""
-	}
-	return fmt.Sprint(s.size())
+	x, y := chart.Axis{Label: d.x, Log: true}, chart.Axis{Label: d.label, Log: d.logY}
+	return chart.Curves{Title: d.title, X: x, Y: y, Series: series}.SVG()
 }
 
 // section is a chapter of the document.
@@ -230,30 +211,18 @@ var sections = []section{
 		families: []string{"redis/processes", "redis/handoff"},
 	},
 	{
-		title: "Stories on Redis",
-		text:  "A shop changes a counter under the lock, and no change may be lost. Of all callers that want a token, one may refresh it.",
-		charts: []drawing{
-			{file: "redis-shop.svg", title: "Shop: changes of a counter a second", family: "redis/shop", figure: "acq/s", label: "changes/s"},
-			{file: "redis-token.svg", title: "Token: until all callers have it", family: "redis/token", figure: "until all have it, ms", label: "ms"},
-		},
+		title:    "Stories on Redis",
+		text:     "A shop changes a counter under the lock, and no change may be lost. Of all callers that want a token, one may refresh it.",
 		families: []string{"redis/shop", "redis/token"},
 	},
 	{
-		title: "Commands and fleets",
-		text:  "How long a command under a lock takes to run `true`, from its start to its end; and how long 50 clients need to find which of them runs a job.",
-		charts: []drawing{
-			{file: "command.svg", title: "The start of a command under a lock", family: "redis/command", figure: "p50-ms", label: "ms"},
-		},
+		title:    "Commands and fleets",
+		text:     "How long a command under a lock takes to run `true`, from its start to its end; and how long 50 clients need to find which of them runs a job.",
 		families: []string{"redis/command", "redis/fleet"},
 	},
 	{
-		title: "Uncontended",
-		text:  "Each of N goroutines has a name of its own. Ratios are those to the bare commands, within a round.",
-		charts: []drawing{
-			{file: "redis-uncontended.svg", title: "Redis: pairs of lock and unlock a second, N goroutines", family: "redis/uncontended", figure: "pairs/s", label: "pairs/s"},
-			{file: "etcd-uncontended.svg", title: "etcd: pairs of lock and unlock a second, N goroutines", family: "etcd/uncontended", figure: "pairs/s", label: "pairs/s"},
-			{file: "zookeeper-uncontended.svg", title: "ZooKeeper: pairs of lock and unlock a second, N goroutines", family: "zookeeper/uncontended", figure: "pairs/s", label: "pairs/s"},
-		},
+		title:    "Uncontended",
+		text:     "Each of N goroutines has a name of its own. Ratios are those to the bare commands, within a round.",
 		families: []string{"redis/uncontended", "etcd/uncontended", "zookeeper/uncontended", "mysql/uncontended", "postgres/uncontended", "sqlite/uncontended"},
 	},
 	{
