@@ -14,7 +14,11 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop/peers"
 )
+
+// Patience bounds a call that isn't meant to wait.
+const Patience = 3 * time.Minute
 
 // Eventually waits until ok returns true.
 func Eventually(t *testing.T, otherwise func() string, ok func() bool) {
@@ -200,6 +204,9 @@ func (w Waiter) Granted(t *testing.T) Grant {
 	}
 	return g
 }
+
+// Since returns the rounded time since start.
+func Since(start time.Time) time.Duration { return peers.Round(time.Since(start)) }
 
 // LearnsLoss expects that a hold ends within its TTL, as lost.
 func LearnsLoss(t *testing.T, h Hold, life time.Duration) {

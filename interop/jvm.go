@@ -23,9 +23,6 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// Patience bounds a call that isn't meant to wait.
-const Patience = 3 * time.Minute
-
 // JVM is a process that runs a Peer class (Peer.java).
 type JVM struct {
 	cmd *exec.Cmd

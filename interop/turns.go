@@ -94,9 +94,6 @@ func takeTurns(ctx context.Context, t *testing.T, c *distlock.Client, p Party, n
 	return longest
 }
 
-// Since returns the rounded time since start.
-func Since(start time.Time) time.Duration { return peers.Round(time.Since(start)) }
-
 // Exclude runs a party, and expects that no holds overlap.
 func Exclude(t *testing.T, pairs []Pair, name string, p Party) {
 	t.Helper()

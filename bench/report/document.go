@@ -1,8 +1,10 @@
 package report
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -16,6 +18,39 @@ const (
 	documentFile = "docs/performance.md"
 	chartFolder  = "docs/performance"
 )
+
+// Write writes the results, the document and its charts into their places below the project's root.
+func (r *Results) Write(root string) error {
+	var lines []string // one a scenario
+	for _, s := range r.Scenarios {
+		b, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, string(b))
+	}
+	text := `{"Scenarios": [` + "\n" + strings.Join(lines, ",\n") + "\n]}\n"
+	if err := os.WriteFile(root+"/"+ResultsFile, []byte(text), 0o644); err != nil {
+		return err
+	}
+	stored, err := Read(root + "/" + ResultsFile) // which has rounded
+	if err != nil {
+		return err
+	}
+	files, err := stored.Files()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(root+"/"+chartFolder, 0o755); err != nil {
+		return err
+	}
+	for path, text := range files {
+		if err := os.WriteFile(root+"/"+path, text, 0o644); err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
+	}
+	return nil
+}
 
 // Files returns the document and its charts, by path from the project's root.
 func (r *Results) Files() (map[string][]byte, error) {

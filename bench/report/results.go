@@ -7,7 +7,6 @@ package report
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -86,39 +85,6 @@ func (r *Results) Put(s Scenario) {
 	slices.SortFunc(r.Scenarios, func(a, b Scenario) int {
 		return cmp.Or(cmp.Compare(a.family(), b.family()), cmp.Compare(a.size(), b.size()))
 	})
-}
-
-// Write writes the results, the document and its charts into their places below the project's root.
-func (r *Results) Write(root string) error {
-	var lines []string // one a scenario
-	for _, s := range r.Scenarios {
-		b, err := json.Marshal(s)
-		if err != nil {
-			return err
-		}
-		lines = append(lines, string(b))
-	}
-	text := `{"Scenarios": [` + "\n" + strings.Join(lines, ",\n") + "\n]}\n"
-	if err := os.WriteFile(root+"/"+ResultsFile, []byte(text), 0o644); err != nil {
-		return err
-	}
-	stored, err := Read(root + "/" + ResultsFile) // which has rounded
-	if err != nil {
-		return err
-	}
-	files, err := stored.Files()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(root+"/"+chartFolder, 0o755); err != nil {
-		return err
-	}
-	for path, text := range files {
-		if err := os.WriteFile(root+"/"+path, text, 0o644); err != nil {
-			return fmt.Errorf("report: %w", err)
-		}
-	}
-	return nil
 }
 
 // family is the name without the size at its end: the scenarios of a family differ only in that.

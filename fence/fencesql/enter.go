@@ -168,6 +168,10 @@ func (c fenceColumn) enterMySQL(lock locker) enterer {
 	}
 }
 
+// ErrSnapshot means that a transaction in MySQL has read before Enter, and others have entered
+// since: it would continue to read old data. Roll back, and start again with Enter.
+var ErrSnapshot = errors.New("the transaction read before Enter and sees old data")
+
 // scan reads a fence.
 func scan(row *sql.Row) (uint64, error) {
 	var n sql.NullInt64

@@ -181,10 +181,6 @@ func (g *Guard) tryIn(ctx context.Context, tx *sql.Tx, f uint64) error {
 	return cmp.Or(err, errTried)
 }
 
-// ErrSnapshot means that a transaction in MySQL has read before Enter, and others have entered
-// since: it would continue to read old data. Roll back, and start again with Enter.
-var ErrSnapshot = errors.New("the transaction read before Enter and sees old data")
-
 // Names locates a Column.
 type Names struct {
 	Table string // optionally schema.table
