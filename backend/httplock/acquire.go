@@ -2,11 +2,9 @@ package httplock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
@@ -60,10 +58,4 @@ func (b *Backend) checkGrant(r driver.Request, g httpwire.Grant) error {
 		return errors.New("the answer is malformed: it has no TTL or not the fences")
 	}
 	return nil
-}
-
-// post makes a request with a body, one of httpwire's messages, which is answered with 200.
-func post(path string, body any) request {
-	text, _ := json.Marshal(body) // they can all be encoded
-	return request{method: http.MethodPost, path: path, body: text, status: http.StatusOK}
 }

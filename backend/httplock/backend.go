@@ -16,7 +16,7 @@ import (
 type Backend struct {
 	client *client
 	caps   driver.Caps
-	news   news
+	news   *news
 
 	life  context.Context // ends with Close
 	stop  context.CancelCauseFunc
@@ -36,15 +36,12 @@ var (
 // newBackend makes a Backend of a client that has seen its server.
 func newBackend(c *client, life context.Context, stop context.CancelCauseFunc) *Backend {
 	b := &Backend{client: c, caps: c.caps, life: life, stop: stop}
-	b.news.init(b)
+	b.news = newNews(c, life, b.goTask)
 	return b
 }
 
 // Caps returns the Caps of the server's backend, with its name.
 func (b *Backend) Caps() driver.Caps { return b.caps }
-
-// errClosing ends calls under way. It is not ErrClosed, which would say that nothing was taken.
-var errClosing = errors.New("the backend was closed during the call")
 
 // Close ends the streams and the calls under way. Holds end with their TTL.
 func (b *Backend) Close() error {

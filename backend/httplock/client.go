@@ -63,6 +63,17 @@ type request struct {
 	prepare func(context.Context, *endpoint) error
 }
 
+// get makes a request that changes nothing, and is answered with 200.
+func get(path string) request {
+	return request{method: http.MethodGet, path: path, status: http.StatusOK, reads: true, ends: true}
+}
+
+// post makes a request with a body, one of httpwire's messages, which is answered with 200.
+func post(path string, body any) request {
+	text, _ := json.Marshal(body) // they can all be encoded
+	return request{method: http.MethodPost, path: path, body: text, status: http.StatusOK}
+}
+
 // answer is a successful answer, whose body is not read yet.
 type answer struct {
 	*http.Response
@@ -87,6 +98,9 @@ func (t tried) Error() string {
 }
 
 func (t tried) Unwrap() error { return t[len(t)-1].err }
+
+// errClosing ends calls under way. It is not ErrClosed, which would say that nothing was taken.
+var errClosing = errors.New("the backend was closed during the call")
 
 // do sends a request to the current server. It goes on to the next as long as it is certain that nothing was
 // done, or if the request only reads. ctx must last until the body of the answer is read.

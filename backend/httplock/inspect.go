@@ -12,10 +12,6 @@ import (
 	"github.com/distlock/distlock/internal/httpwire"
 )
 
-func get(path string) request {
-	return request{method: http.MethodGet, path: path, status: http.StatusOK, reads: true, ends: true}
-}
-
 // Inspect describes a lock. Owners are empty without the right to break the lock.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	if err := b.checkName(name); err != nil {

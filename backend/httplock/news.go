@@ -17,7 +17,9 @@ import (
 
 // news reports to holders what the servers push about their holds. News shorten trust, and never extend it.
 type news struct {
-	b      *Backend
+	client *client
+	life   context.Context        // of the streams
+	begin  func(task func()) bool // in the background, unless the backend is closed
 	secret string
 
 	mu      sync.Mutex
@@ -32,17 +34,19 @@ type holdListener struct {
 	until            time.Time // it has ended by then, unless it is renewed
 }
 
-func (n *news) init(b *Backend) {
+func newNews(c *client, life context.Context, begin func(task func()) bool) *news {
 	var secret [httpwire.SecretBytes]byte
 	rand.Read(secret[:])
-	n.b, n.secret = b, hex.EncodeToString(secret[:])
-	n.streams, n.holds = map[*endpoint]*newsStream{}, map[string]*holdListener{}
+	return &news{
+		client: c, life: life, begin: begin, secret: hex.EncodeToString(secret[:]),
+		streams: map[*endpoint]*newsStream{}, holds: map[string]*holdListener{},
+	}
 }
 
 // subscribe completes the request for a hold that wants news, if the backend has any. The caller calls
 // finish with the outcome.
 func (n *news) subscribe(r driver.Request, q *request) (finish func(error)) {
-	if n.b.caps.Revocable == 0 || r.OnLost == nil && r.OnRevoke == nil {
+	if n.client.caps.Revocable == 0 || r.OnLost == nil && r.OnRevoke == nil {
 		return func(error) {}
 	}
 	q.secret = n.secret
@@ -132,7 +136,7 @@ func (n *news) stream(s *endpoint) *newsStream {
 	if st == nil {
 		st = &newsStream{news: n, server: s, wanted: wait.NewSignal(), changed: make(chan struct{}), err: errOpening}
 		n.streams[s] = st
-		n.b.goTask(st.run)
+		n.begin(st.run)
 	}
 	return st
 }
@@ -162,7 +166,7 @@ func (st *newsStream) await(ctx context.Context) error {
 		_, err = st.state()
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-st.news.b.life.Done():
+	case <-st.news.life.Done():
 		err = errClosing
 	}
 	if err != nil {
@@ -199,7 +203,7 @@ func (st *newsStream) run() {
 
 // pause waits before a try, unless an Acquire needs the stream. It reports whether the backend is open.
 func (st *newsStream) pause(try int) bool {
-	life := st.news.b.life
+	life := st.news.life
 	if try > 0 {
 		t := time.NewTimer(wait.Jitter(wait.Backoff(try, reopenPause, maxReopenPause)))
 		defer t.Stop()
@@ -213,7 +217,7 @@ func (st *newsStream) pause(try int) bool {
 }
 
 func (st *newsStream) open() (*stream, error) {
-	c, life := st.news.b.client, st.news.b.life
+	c, life := st.news.client, st.news.life
 	ctx, cancel := context.WithTimeout(life, maxReopenPause)
 	defer cancel()
 	q := get("/v1/news")
