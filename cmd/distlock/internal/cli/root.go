@@ -5,7 +5,8 @@
 //	text.go       tables, and lines of a terminal that are updated
 //	signals.go    the signals that end a wait or a command
 //	open.go       from a URL, a config file or neither to a client; the names of locks for completion
-//	run.go        holds locks while a command runs; acquire.go and package job belong to it
+//	run.go        holds locks while a command runs; acquire.go, outcome.go and package job belong to it
+//	options.go    the flags of run, elect and lock
 //	elect.go      runs a command while it is the elected leader; shows the leader
 //	lock.go       lock, renew and release: holds that outlive the command
 //	ls.go         ls

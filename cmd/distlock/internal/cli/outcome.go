@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/cmd/distlock/internal/job"
+	"github.com/distlock/distlock/driver"
+)
+
+// outcome is how a command under locks ended.
+type outcome int
+
+const (
+	over    outcome = iota // by itself or by a signal of the user, and it is not to run again
+	exited                 // by itself, and it is to run again
+	gaveWay                // it was stopped because another user asked for the lock
+	lost                   // it was stopped because the lock was lost
+)
+
+// outcomeOf returns end, or over if the command is not to run again.
+func (o *runOptions) outcomeOf(r job.Result, end outcome) outcome {
+	if end == lost && o.onLoss == job.Ignore {
+		end = exited // much later
+	}
+	if o.verb != "elect" || r.Told || fromTerminal(r.Code) || end == exited && !o.again {
+		return over
+	}
+	return end
+}
+
+// fromTerminal reports whether a command was ended by a signal that a terminal sends, and sends to no
+// other process.
+func fromTerminal(code int) bool {
+	return slices.ContainsFunc([]os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT}, func(sig os.Signal) bool {
+		return code == signalCode(sig)
+	})
+}
+
+// nextCampaign reports how a term ended, and returns how long to stay away from the election. It is
+// the rule of distlock.Election, whose campaign lacks run's signals, messages and other kinds of locks.
+func (a *app) nextCampaign(t *acquirer, end outcome, err error) time.Duration {
+	t.reset()
+	switch end {
+	case lost:
+		a.warn(err)
+		return 0
+	case exited:
+		a.warnf("%s ended with exit code %d; campaigning again", t.o.command[0], codeOf(err))
+	}
+	return driver.TurnLife
+}
+
+// reset prepares for the next campaign.
+func (a *acquirer) reset() {
+	a.began = time.Now()
+	select {
+	case <-a.asked: // about the term that is over
+	default:
+	}
+}
+
+// outcomeOfWait returns the result of a run that did not get the lock.
+func (o *runOptions) outcomeOfWait(err error) error {
+	if !errors.Is(err, distlock.ErrHeld) {
+		return err
+	}
+	if o.skipOK {
+		return nil
+	}
+	return &exitError{code: o.busyCode, err: err}
+}
