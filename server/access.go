@@ -7,15 +7,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/netaddr"
 )
 
 // Right is something that an identity may do with locks.
@@ -72,26 +71,22 @@ func (i *Identity) String() string { return cmp.Or(i.Name, "an anonymous client"
 // Access is a list of identities, which are known by a token or by a client certificate. It is safe for
 // concurrent use, and reads its file again when that changes.
 type Access struct {
-	path    string
+	file    *netaddr.Files[identities]
 	onError func(error)
 
 	mu      sync.Mutex
 	checked time.Time
-	stamp   stamp
+	known   identities
+}
+
+// identities are those in a file.
+type identities struct {
 	byToken map[[sha256.Size]byte]*Identity
 	byCert  map[string]*Identity
 }
 
 // maxAccess bounds the file, in bytes.
 const maxAccess = 1 << 20
-
-// stamp identifies a state of the file.
-type stamp struct{ os.FileInfo }
-
-// is reports whether the file is in this state. Tools may give each version of a file the same time.
-func (s stamp) is(now os.FileInfo) bool {
-	return s.FileInfo != nil && os.SameFile(s.FileInfo, now) && s.ModTime().Equal(now.ModTime()) && s.Size() == now.Size()
-}
 
 // OpenAccess reads a file of identities. Each line has four fields: a name; "sha256:" and the hash of a token in
 // hex, or "cert:" and the common name or DNS name of a client certificate; the rights, such as lock,see; and the
@@ -101,60 +96,46 @@ func (s stamp) is(now os.FileInfo) bool {
 // The file is read again within a second after it has changed. One that is wrong then is reported to onError,
 // and the rights stay as they were.
 func OpenAccess(path string, onError func(error)) (*Access, error) {
-	a := &Access{path: path, onError: onError}
-	if err := a.read(); err != nil {
+	file, err := netaddr.OpenFiles([]netaddr.File{{Name: "the file of tokens", Path: path}}, func(texts [][]byte) (known identities, err error) {
+		if len(texts[0]) > maxAccess {
+			err = fmt.Errorf("more than %d bytes", maxAccess)
+		} else {
+			known, err = parseAccess(string(texts[0]))
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
+		return known, err
+	})
+	if err != nil {
 		return nil, err
 	}
-	a.checked = time.Now()
-	return a, nil
-}
-
-func (a *Access) read() error {
-	f, err := os.Open(a.path)
-	if err != nil {
-		return fmt.Errorf("the file of tokens: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("the file of tokens: %w", err)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxAccess+1))
-	if err != nil {
-		return fmt.Errorf("the file of tokens: %w", err)
-	}
-	if len(text) > maxAccess { // a prefix that is cut off would be a right for more names
-		return fmt.Errorf("%s: more than %d bytes", a.path, maxAccess)
-	}
-	byToken, byCert, err := parseAccess(string(text))
-	if err != nil {
-		return fmt.Errorf("%s: %w", a.path, err)
-	}
-	a.stamp, a.byToken, a.byCert = stamp{info}, byToken, byCert
-	return nil
+	known, _ := file.Last()
+	return &Access{file: file, onError: onError, checked: time.Now(), known: known}, nil
 }
 
 // CheckAccess returns an error if a file of identities with this text would be wrong.
 func CheckAccess(text string) error {
-	_, _, err := parseAccess(text)
+	_, err := parseAccess(text)
 	return err
 }
 
-func parseAccess(text string) (byToken map[[sha256.Size]byte]*Identity, byCert map[string]*Identity, err error) {
-	byToken, byCert = map[[sha256.Size]byte]*Identity{}, map[string]*Identity{}
+func parseAccess(text string) (identities, error) {
+	known := identities{map[[sha256.Size]byte]*Identity{}, map[string]*Identity{}}
 	for n, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if err := parseIdentity(line, byToken, byCert); err != nil {
-			return nil, nil, fmt.Errorf("line %d: %w", n+1, err) // without its text, which may be a token
+		if err := known.parse(line); err != nil {
+			return identities{}, fmt.Errorf("line %d: %w", n+1, err) // without its text, which may be a token
 		}
 	}
-	return byToken, byCert, nil
+	return known, nil
 }
 
-func parseIdentity(line string, byToken map[[sha256.Size]byte]*Identity, byCert map[string]*Identity) error {
+// parse adds the identity of a line.
+func (i identities) parse(line string) error {
 	fields := strings.Fields(line)
 	if len(fields) != 4 {
 		return fmt.Errorf("%d fields: want four: name, sha256:HASH or cert:NAME, rights, prefix", len(fields))
@@ -174,9 +155,9 @@ func parseIdentity(line string, byToken map[[sha256.Size]byte]*Identity, byCert 
 	var who *Identity
 	switch hash, err := hex.DecodeString(value); {
 	case kind == "cert" && value != "":
-		who = entry(byCert, value)
+		who = entry(i.byCert, value)
 	case kind == "sha256" && err == nil && len(hash) == sha256.Size:
-		who = entry(byToken, [sha256.Size]byte(hash))
+		who = entry(i.byToken, [sha256.Size]byte(hash))
 	default:
 		return errors.New("the second field: want sha256: and 64 hex digits, the hash of a token, or cert: and a name")
 	}
@@ -195,23 +176,19 @@ func entry[K comparable](m map[K]*Identity, k K) *Identity {
 	return m[k]
 }
 
-// refresh reads the file again if it has changed.
-func (a *Access) refresh() {
-	if time.Since(a.checked) < time.Second {
-		return
+// now returns the identities. It reads the file again after a second.
+func (a *Access) now() identities {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Since(a.checked) >= time.Second {
+		a.checked = time.Now()
+		a.known = a.file.Current(func(err error) {
+			if a.onError != nil {
+				a.onError(err)
+			}
+		})
 	}
-	a.checked = time.Now()
-	info, err := os.Stat(a.path)
-	if err == nil && a.stamp.is(info) {
-		return
-	}
-	if err == nil {
-		err = a.read()
-		a.stamp = stamp{info} // one that is wrong is reported once
-	}
-	if err != nil && a.onError != nil {
-		a.onError(err)
-	}
+	return a.known
 }
 
 // cookie keeps the token of a person who uses the page.
@@ -226,11 +203,9 @@ func (a *Access) identify(r *http.Request) (*Identity, error) {
 	case a == nil:
 		return fullIdentity, nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.refresh()
+	known := a.now()
 	if certified {
-		if who := a.certified(r.TLS.PeerCertificates[0]); who != nil {
+		if who := known.certified(r.TLS.PeerCertificates[0]); who != nil {
 			return who, nil
 		}
 	}
@@ -241,15 +216,15 @@ func (a *Access) identify(r *http.Request) (*Identity, error) {
 	if !ok {
 		return nil, problem(http.StatusUnauthorized, httpwire.Denied, "the server wants a token: Authorization: Bearer TOKEN")
 	}
-	if who := a.byToken[sha256.Sum256([]byte(token))]; who != nil {
+	if who := known.byToken[sha256.Sum256([]byte(token))]; who != nil {
 		return who, nil
 	}
 	return nil, problem(http.StatusUnauthorized, httpwire.Denied, "the server doesn't know this token")
 }
 
-func (a *Access) certified(cert *x509.Certificate) *Identity {
+func (i identities) certified(cert *x509.Certificate) *Identity {
 	for _, name := range append([]string{cert.Subject.CommonName}, cert.DNSNames...) {
-		if who := a.byCert[name]; who != nil {
+		if who := i.byCert[name]; who != nil {
 			return who
 		}
 	}

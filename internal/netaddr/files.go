@@ -18,6 +18,7 @@ type Files[T any] struct {
 	read    [][]byte // nil: none yet
 	value   T
 	problem error
+	told    string // the problem that Current has reported last
 }
 
 // File is a path with the name of its parameter or flag, for errors. Without a path there is no file, and its
@@ -39,6 +40,19 @@ func (f *Files[T]) Now() (T, error) {
 	defer f.mu.Unlock()
 	f.problem = f.update()
 	return f.value, f.problem
+}
+
+// Current is Now, and reports a problem when it is another one than before.
+func (f *Files[T]) Current(report func(error)) T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.problem = f.update()
+	text := fmt.Sprint(f.problem)
+	if f.problem != nil && text != f.told {
+		report(f.problem)
+	}
+	f.told = text
+	return f.value
 }
 
 // Last returns the last result of Now.

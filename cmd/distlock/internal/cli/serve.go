@@ -15,7 +15,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -144,7 +143,8 @@ func (a *app) serve(o *serveOptions) error {
 	}
 	var config *tls.Config
 	if files != nil {
-		config = eachConnection(files, func(err error) { complain("the files of TLS were not read again", err) })
+		notRead := func(err error) { complain("the files of TLS were not read again", err) }
+		config = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.Current(notRead), nil }}
 	}
 	listeners, err := listenAll(o.listen, config)
 	if err != nil {
@@ -307,7 +307,7 @@ func (o *serveOptions) hostNames() []string {
 	return append(names, o.hosts...)
 }
 
-// serverTLS reads the files of TLS, which are read again for each connection; see eachConnection. Clients
+// serverTLS reads the files of TLS, which are read again for each connection. Clients
 // without a certificate are refused where there is a client CA and no file of tokens.
 func serverTLS(cert, key, clientCA string, tokens bool) (*netaddr.Files[*tls.Config], error) {
 	files, err := netaddr.OpenFiles([]netaddr.File{{Name: "--tls-cert", Path: cert}, {Name: "--tls-key", Path: key}, {Name: "--client-ca", Path: clientCA}}, func(pem [][]byte) (*tls.Config, error) {
@@ -330,19 +330,6 @@ func serverTLS(cert, key, clientCA string, tokens bool) (*netaddr.Files[*tls.Con
 		return nil, usage("serve: %w", err)
 	}
 	return files, nil
-}
-
-// eachConnection returns a config that asks for another one for each connection.
-func eachConnection(files *netaddr.Files[*tls.Config], complain func(error)) *tls.Config {
-	var told atomic.Value // the text of the last problem
-	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		config, err := files.Now()
-		text := fmt.Sprint(err)
-		if told.Swap(text) != text && err != nil {
-			complain(err)
-		}
-		return config, nil
-	}}
 }
 
 // listenAll opens all addresses, or none.
