@@ -13,8 +13,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
-	"golang.org/x/text/width"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
@@ -84,7 +84,7 @@ func (t *table) lines() []string {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], columns(cell))
+			widths[i] = max(widths[i], ansi.StringWidth(cell))
 		}
 	}
 	var lines []string
@@ -93,7 +93,7 @@ func (t *table) lines() []string {
 		for i, cell := range row {
 			b.WriteString(cell)
 			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-columns(cell)+2))
+				b.WriteString(strings.Repeat(" ", widths[i]-ansi.StringWidth(cell)+2))
 			}
 		}
 		lines = append(lines, b.String())
@@ -103,26 +103,7 @@ func (t *table) lines() []string {
 
 // padded adds spaces up to a width.
 func padded(line string, width int) string {
-	return line + strings.Repeat(" ", max(width-columns(line), 0))
-}
-
-// columns returns the width of a text on a terminal.
-func columns(s string) int {
-	n := 0
-	for _, r := range s {
-		n += columnsOf(r)
-	}
-	return n
-}
-
-func columnsOf(r rune) int {
-	switch kind := width.LookupRune(r).Kind(); {
-	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
-		return 0
-	case kind == width.EastAsianWide || kind == width.EastAsianFullwidth:
-		return 2
-	}
-	return 1
+	return line + strings.Repeat(" ", max(width-ansi.StringWidth(line), 0))
 }
 
 // describe formats the first holder, and the number of others.
@@ -144,18 +125,7 @@ func describe(holders []distlock.Holder) string {
 }
 
 // truncate shortens a line to the width of a terminal, so that it can be overwritten.
-func truncate(line string, width int) string {
-	if columns(line) <= width || width < 2 {
-		return line
-	}
-	taken := 0
-	for i, r := range line {
-		if taken += columnsOf(r); taken > width-1 {
-			return line[:i] + "…"
-		}
-	}
-	return line
-}
+func truncate(line string, width int) string { return ansi.Truncate(line, max(width, 1), "…") }
 
 // stamp is the layout of RFC 3339 with milliseconds.
 const stamp = "2006-01-02T15:04:05.000Z07:00"

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/distlock/distlock"
 	"golang.org/x/sys/unix"
@@ -76,7 +77,7 @@ func TestScreenFits(t *testing.T) {
 				t.Errorf("%v: %d lines after %q", size, len(lines), key)
 			}
 			for _, line := range lines {
-				if columns(line) > max(size[0], 2) && size[0] > 1 || strings.ContainsRune(line, '\x1b') {
+				if ansi.StringWidth(line) > max(size[0], 2) && size[0] > 1 || strings.ContainsRune(line, '\x1b') {
 					t.Errorf("%v: %q after %q", size, line, key)
 				}
 			}
