@@ -83,9 +83,23 @@ func Update[T any](
 		return none, err
 	}
 	for attempt := 1; ; attempt++ {
-		value, stored, err := try(ctx, load, change, store)
-		if err != nil || stored {
-			return value, err
+		if err := ctx.Err(); err != nil {
+			return none, fmt.Errorf("occ: %w", err)
+		}
+		old, err := load(ctx)
+		if err != nil {
+			return none, err
+		}
+		value, err := change(ctx, old)
+		if err != nil {
+			return none, err
+		}
+		stored, err := store(ctx, old, value)
+		switch {
+		case err != nil:
+			return none, err
+		case stored:
+			return value, nil
 		}
 		if o.onConflict != nil {
 			o.onConflict(attempt)
@@ -97,31 +111,6 @@ func Update[T any](
 			return none, fmt.Errorf("occ: after %d conflicts: %w", attempt, err)
 		}
 	}
-}
-
-// try makes one attempt. It returns T's zero value unless it has stored a value.
-func try[T any](
-	ctx context.Context,
-	load func(ctx context.Context) (T, error),
-	change func(ctx context.Context, old T) (T, error),
-	store func(ctx context.Context, old, new T) (bool, error),
-) (value T, stored bool, err error) {
-	var none T
-	if err := ctx.Err(); err != nil {
-		return none, false, fmt.Errorf("occ: %w", err)
-	}
-	old, err := load(ctx)
-	if err != nil {
-		return none, false, err
-	}
-	value, err = change(ctx, old)
-	if err != nil {
-		return none, false, err
-	}
-	if stored, err = store(ctx, old, value); err != nil || !stored {
-		return none, false, err
-	}
-	return value, true, nil
 }
 
 func applyDefaults(opts []Option) (updateOptions, error) {
