@@ -1,8 +1,6 @@
 package bench
 
 import (
-	"fmt"
-	"math"
 	"slices"
 	"time"
 )
@@ -57,25 +55,4 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 // spread returns the greatest count divided by the smallest; +Inf if the smallest is 0.
 func spread(counts []int64) float64 {
 	return float64(slices.Max(counts)) / float64(slices.Min(counts))
-}
-
-// short writes a number with about three digits, and thousands as k.
-func short(v float64) string {
-	switch {
-	case math.IsInf(v, 0):
-		return "∞"
-	case math.IsNaN(v):
-		return "–"
-	case v >= 999_500:
-		return fmt.Sprintf("%.2fM", v/1e6)
-	case v >= 9_995:
-		return fmt.Sprintf("%.1fk", v/1e3)
-	case v >= 99.95:
-		return fmt.Sprintf("%.0f", v)
-	case v >= 9.995:
-		return fmt.Sprintf("%.1f", v)
-	case v >= .0995 || v == 0:
-		return fmt.Sprintf("%.2f", v)
-	}
-	return fmt.Sprintf("%.4f", v)
 }

@@ -3,9 +3,7 @@ package bench
 import (
 	"flag"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"regexp"
 	"runtime"
 	"slices"
@@ -35,17 +33,17 @@ func TestReport(t *testing.T) {
 		}
 		return
 	}
-	printMachine(os.Stdout)
+	fmt.Printf("%s, %s, load before %s\n", runtime.Version(), machine(), loadAverage())
 	for _, s := range scenarios {
 		if !pattern.MatchString(s.name) {
 			continue
 		}
 		r := newRig(t, s.at)
 		load := loadAverage()
-		rounds := interleave(t, r, s)
-		printTable(os.Stdout, r, s, rounds)
+		measured := s.result(r, interleave(t, r, s), load)
+		fmt.Print(report.Table(measured))
 		if *saveFlag {
-			save(t, &report.Results{Scenarios: []report.Scenario{s.result(r, rounds, load)}})
+			save(t, &report.Results{Scenarios: []report.Scenario{measured}})
 		}
 	}
 }
@@ -100,41 +98,6 @@ func (s scenario) withRatios(f figures, c contender, round map[string]figures) f
 		f = append(f, figure{"to " + name, ratio})
 	}
 	return f
-}
-
-func printMachine(w io.Writer) {
-	fmt.Fprintf(w, "%s, %s/%s, %d processors", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
-	fmt.Fprintf(w, ", load before %s", loadAverage())
-	fmt.Fprintf(w, ". Medians of %d interleaved rounds.\n", *roundsFlag)
-}
-
-func printTable(w io.Writer, r *rig, s scenario, rounds map[string][]figures) {
-	fmt.Fprintf(w, "\n### %s\n\n", s.heading(r))
-	headed := false
-	for _, c := range s.contenders {
-		if len(rounds[c.name]) == 0 {
-			fmt.Fprintf(w, "| %s | failed |\n", c.name)
-			continue
-		}
-		row := over(rounds[c.name])
-		if !headed {
-			printHead(w, row)
-			headed = true
-		}
-		fmt.Fprintf(w, "| %s |", c.name)
-		for _, f := range row {
-			fmt.Fprintf(w, " %s |", short(f.value))
-		}
-		fmt.Fprintln(w)
-	}
-}
-
-func printHead(w io.Writer, row figures) {
-	fmt.Fprint(w, "| |")
-	for _, f := range row {
-		fmt.Fprintf(w, " %s |", strings.ReplaceAll(f.name, "-", " "))
-	}
-	fmt.Fprintf(w, "\n|---|%s\n", strings.Repeat("---:|", len(row)))
 }
 
 func (s scenario) heading(r *rig) string {

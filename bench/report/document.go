@@ -75,7 +75,7 @@ func (r *Results) Files() (map[string][]byte, error) {
 			fmt.Fprintf(&doc, "\n![%s](performance/%s)\n", d.title, d.file)
 		}
 		for _, f := range s.families {
-			r.table(&doc, r.family(f))
+			doc.WriteString(Table(r.family(f)...))
 		}
 	}
 	files[documentFile] = []byte(doc.String())
@@ -123,10 +123,12 @@ func (r *Results) family(name string) (all []Scenario) {
 	return all
 }
 
-func (r *Results) table(doc *strings.Builder, all []Scenario) {
-	if len(all) == 0 {
-		return
+// Table returns the measurements of scenarios that differ only in a size, in Markdown.
+func Table(all ...Scenario) string {
+	if len(all) == 0 || len(all[len(all)-1].Rows) == 0 {
+		return ""
 	}
+	var doc strings.Builder
 	last := all[len(all)-1]
 	title := strings.TrimSuffix(last.Title, ".")
 	first := ""
@@ -134,20 +136,21 @@ func (r *Results) table(doc *strings.Builder, all []Scenario) {
 		size := fmt.Sprint(last.size())
 		title, first = strings.Replace(title, size, "N", 1), " N |"
 	}
-	fmt.Fprintf(doc, "\n**%s.** %s; %d rounds, load average before %s.\n\n|%s |", title, last.Server, last.Rounds, all[0].Load, first)
+	fmt.Fprintf(&doc, "\n**%s.** %s; %d rounds, load average before %s.\n\n|%s |", title, last.Server, last.Rounds, all[0].Load, first)
 	for _, f := range last.Rows[0].Figures {
-		fmt.Fprintf(doc, " %s |", strings.ReplaceAll(f.Name, "-", " "))
+		fmt.Fprintf(&doc, " %s |", strings.ReplaceAll(f.Name, "-", " "))
 	}
-	fmt.Fprintf(doc, "\n|%s---|%s\n", strings.Repeat("---:|", min(len(first), 1)), strings.Repeat("---:|", len(last.Rows[0].Figures)))
+	fmt.Fprintf(&doc, "\n|%s---|%s\n", strings.Repeat("---:|", min(len(first), 1)), strings.Repeat("---:|", len(last.Rows[0].Figures)))
 	for _, s := range all {
 		for _, row := range s.Rows {
 			doc.WriteString("|")
 			if first != "" {
-				fmt.Fprintf(doc, " %d |", s.size())
+				fmt.Fprintf(&doc, " %d |", s.size())
 			}
-			row.write(doc)
+			row.write(&doc)
 		}
 	}
+	return doc.String()
 }
 
 func (row Row) write(doc *strings.Builder) {
