@@ -21,7 +21,7 @@ const hangUpTime = 10 * time.Minute
 // run is a command while it runs. The process is what a system knows of it:
 //
 //	ended    receives its status, once
-//	forward  sends it a signal that this process received, if it has not got that by itself
+//	forward  sends it a signal that this process received, unless a key of the terminal sent that to both
 //	stop     asks it to end
 //	end      ends it and all that it has started
 //	resume   continues it if it was stopped

@@ -138,7 +138,7 @@ func (p *process) signalOthers(sig syscall.Signal) {
 
 // forward sends a signal to the command, or to what it has left.
 func (p *process) forward(sig os.Signal) {
-	if p.typed(sig) || p.shared && sig == unix.SIGWINCH {
+	if p.typed(sig) {
 		return
 	}
 	p.signal(sig.(syscall.Signal))
