@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -322,7 +323,7 @@ func (g *EtcdClusterGroup) Isolate(s *EtcdServer) {
 			link.Silence()
 			continue
 		}
-		link.Sever(s.owns)
+		link.Sever(func(c net.Conn) bool { return owns(s.PID(), c) })
 	}
 }
 

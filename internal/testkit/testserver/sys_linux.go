@@ -15,10 +15,10 @@ func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// owns reports whether the process has the other end of a TCP connection of this one.
-func (p *Process) owns(c net.Conn) bool {
+// owns reports whether a process has the other end of a TCP connection of this one.
+func owns(pid int, c net.Conn) bool {
 	socket := "socket:[" + inode(c.RemoteAddr(), c.LocalAddr()) + "]"
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.PID()))
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	return slices.ContainsFunc(files, func(f string) bool {
 		to, err := os.Readlink(f)
 		return err == nil && to == socket

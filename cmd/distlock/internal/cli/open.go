@@ -183,12 +183,7 @@ func configFiles() []string {
 
 // readURL returns the only line of a config file that is neither empty nor a comment.
 func readURL(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
+	info, err := os.Stat(path)
 	if err != nil {
 		return "", err
 	}
