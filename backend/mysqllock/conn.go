@@ -75,7 +75,7 @@ func connTable(o Options) tableSpec {
 }
 
 // open returns a backend for a dialect.
-func (c *connDialect) open(ctx context.Context, d connlock.Dialect, solo bool) (*connlock.Backend, error) {
+func (c *connDialect) open(ctx context.Context, d connlock.Dialect, joins bool) (*connlock.Backend, error) {
 	if err := c.prepare(ctx); err != nil {
 		return nil, openError(c.opts, err)
 	}
@@ -83,13 +83,7 @@ func (c *connDialect) open(ctx context.Context, d connlock.Dialect, solo bool) (
 	if err := c.checkReads(ctx, c.opts.Table, "k"); err != nil {
 		return nil, openError(c.opts, err)
 	}
-	return connlock.New(ctx, connlock.Config{DB: c.pool, Dialect: d, Package: "mysqllock", Name: c.database.name, OnePerConn: solo, SeparateNumbers: solo})
-}
-
-// Cancel ends the statement of the connection that has a mark.
-func (c *connDialect) Cancel(ctx context.Context, mark string) error {
-	_, err := killThread(ctx, c.db, "KILL QUERY ", mark)
-	return err
+	return connlock.New(ctx, connlock.Config{DB: c.pool, Dialect: d, Package: "mysqllock", Name: c.database.name, Joins: joins})
 }
 
 // Kill ends the connection that has a mark.
@@ -99,33 +93,23 @@ func (c *connDialect) Kill(ctx context.Context, mark string) error {
 
 // killMarked is Kill through q. It waits until the server does not list the connection any more.
 func (c *connDialect) killMarked(ctx context.Context, q querier, mark string) error {
-	thread, err := killThread(ctx, q, "KILL ", mark)
-	if err != nil || thread == "" {
+	var thread sql.NullString
+	err := q.QueryRowContext(ctx, "SELECT "+threadOf(mark)).Scan(&thread)
+	if err != nil || !thread.Valid {
+		return err
+	}
+	if _, err := q.ExecContext(ctx, "KILL "+thread.String); err != nil && number(err) != errNoThread {
 		return err
 	}
 	for {
-		lives, err := queryBool(ctx, q, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+thread)
+		lives, err := queryBool(ctx, q, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+thread.String)
 		if err != nil || !lives {
 			return err
 		}
 		if err := wait.Sleep(ctx, time.Millisecond); err != nil {
-			return fmt.Errorf("connection %s has not ended yet: %w", thread, err)
+			return fmt.Errorf("connection %s has not ended yet: %w", thread.String, err)
 		}
 	}
-}
-
-// killThread sends a KILL for the connection that has a mark, and returns its number. It is empty if
-// there is no such connection.
-func killThread(ctx context.Context, q querier, statement, mark string) (thread string, err error) {
-	var found sql.NullString
-	if err := q.QueryRowContext(ctx, "SELECT "+threadOf(mark)).Scan(&found); err != nil || !found.Valid {
-		return "", err
-	}
-	_, err = q.ExecContext(ctx, statement+found.String)
-	if number(err) == errNoThread {
-		err = nil
-	}
-	return found.String, err
 }
 
 // querier is a connection, a transaction or a pool.
@@ -166,12 +150,6 @@ func (c *connDialect) rowKey(l connlock.Lock) string { return "'" + c.hash(l.Nam
 
 // lockKey returns the key of a row that is only locked.
 func (c *connDialect) lockKey(l connlock.Lock) string { return "'#" + c.hash(l.Name)[1:] + "'" }
-
-// RemoveProbe removes a lock's rows.
-func (c *connDialect) RemoveProbe(ctx context.Context, l connlock.Lock) error {
-	_, err := c.db.ExecContext(ctx, "DELETE FROM "+c.table+" WHERE k IN ("+c.rowKey(l)+", "+c.lockKey(l)+")")
-	return err
-}
 
 // CommitRefused reports whether the server refused the commit, rather than ended the connection.
 func (c *connDialect) CommitRefused(err error) bool {
@@ -274,10 +252,17 @@ func (k *lockConn) Lease(ctx context.Context, lease time.Duration) error {
 	return k.exec(ctx, "SET SESSION "+waitTimeout(lease))
 }
 
-func (k *lockConn) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") }
+// Ping wants the session with the mark: a proxy may have connected to another one.
+func (k *lockConn) Ping(ctx context.Context) error {
+	same, err := queryBool(ctx, k.tx.Querier(), "SELECT COALESCE("+threadOf(k.mark)+" = CONNECTION_ID(), 0)")
+	if err == nil && !same {
+		err = errors.New("another session of the server answers on the connection")
+	}
+	return err
+}
 
-// Confirm checks the connection: one that answers has its locks.
-func (k *lockConn) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
+// Confirm checks the connection: one that answers has its lock.
+func (k *lockConn) Confirm(ctx context.Context) error { return k.Ping(ctx) }
 
 // Alive checks the connection, like a pool that reuses one.
 func (k *lockConn) Alive() error {
@@ -302,7 +287,7 @@ func queryBool(ctx context.Context, q querier, text string) (bool, error) {
 	return n.Int64 == 1, nil
 }
 
-// sessionDialect is the strategy Session: GET_LOCK on connections that many holds share.
+// sessionDialect is the strategy Session: GET_LOCK.
 type sessionDialect struct{ connDialect }
 
 func newSession(ctx context.Context, s *database) (strategy, error) {
@@ -321,7 +306,7 @@ func (d *sessionDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time
 }
 
 // shortWaits returns assignments after which a session waits for rows and tables as briefly as the
-// server can. A longer wait would delay the renewal of all locks of the connection.
+// server can. The lock can't be renewed meanwhile.
 func (s server) shortWaits() string {
 	seconds := "1"
 	if s.mariaDB {
@@ -330,7 +315,7 @@ func (s server) shortWaits() string {
 	return "innodb_lock_wait_timeout = " + seconds + ", lock_wait_timeout = " + seconds
 }
 
-// KillHolder ends the connection of a holder, and all its locks.
+// KillHolder ends the connection of a holder.
 func (d *sessionDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string {
 		return "COALESCE(IS_USED_LOCK('" + l.Key + "') = " + threadOf(mark) + ", 0)"
@@ -342,13 +327,12 @@ type sessionConn struct{ lockConn }
 // TryLock tries to take the lock, and then writes its number.
 func (k *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	ok, err = queryBool(ctx, k.tx.Querier(), "SELECT GET_LOCK('"+l.Key+"', 0)")
-	if err == nil && ok && !l.SeparateNumber {
+	if err == nil && ok && !l.Probe {
 		number, err = k.Number(ctx, l)
 	}
 	return number, ok && err == nil, err
 }
 
-// WaitLock waits for the lock. A statement that is killed looks like one that timed out.
 func (k *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	return queryBool(ctx, k.tx.Querier(), fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
 }
@@ -359,11 +343,6 @@ func (k *sessionConn) Number(ctx context.Context, l connlock.Lock) (uint64, erro
 		return 0, nil // another connection writes it
 	}
 	return n, err
-}
-
-// Undo releases the lock if the connection has it; if not, the server gives no warning.
-func (k *sessionConn) Undo(ctx context.Context, l connlock.Lock) error {
-	return k.exec(ctx, "DO RELEASE_LOCK('"+l.Key+"')")
 }
 
 func (k *sessionConn) Unlock(ctx context.Context, l connlock.Lock) error {
@@ -378,5 +357,7 @@ func (k *sessionConn) Unlock(ctx context.Context, l connlock.Lock) error {
 func (k *sessionConn) Tx() *sql.Tx { return nil }
 
 func (k *sessionConn) Commit(context.Context) error { return driver.ErrUnsupported }
+
+func (k *sessionConn) Rollback(context.Context) error { return driver.ErrUnsupported }
 
 func (k *sessionConn) Close() { k.tx.Close() }

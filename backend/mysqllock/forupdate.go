@@ -43,9 +43,7 @@ func (d *forUpdateDialect) KillHolder(ctx context.Context, l connlock.Lock) (boo
 
 type forUpdateConn struct {
 	lockConn
-	lent  bool // the caller's work has had the transaction
-	used  bool // the caller's work may have changed settings
-	stale bool // the server has refused a right, which another connection may have
+	used bool // the caller's work has had the transaction, and may have changed settings
 }
 
 // noWait ends a statement that must not wait for rows. MySQL has it from version 8 on.
@@ -58,9 +56,6 @@ func (s server) noWait() string {
 
 // TryLock tries to take the lock. If it is refused, the transaction stays open for the next attempt.
 func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
-	if err := k.setAgain(ctx); err != nil {
-		return 0, false, err
-	}
 	if k.c.server.noWait() == "" {
 		if err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
 			return 0, false, err
@@ -71,16 +66,6 @@ func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number ui
 		err = k.resetTimeout(ctx)
 	}
 	return 0, ok && err == nil, err
-}
-
-// setAgain sets a connection that the caller's work has had.
-func (k *forUpdateConn) setAgain(ctx context.Context) error {
-	if !k.used {
-		return nil
-	}
-	err := k.set(ctx)
-	k.used = err != nil
-	return err
 }
 
 // resetTimeout lets the caller's work wait for rows as usual.
@@ -102,7 +87,6 @@ func (k *forUpdateConn) take(ctx context.Context, l connlock.Lock, how string) (
 	if n := number(err); n == errLockWait || n == errNoWait {
 		return false, nil
 	}
-	k.stale = stale(err)
 	return ok, err
 }
 
@@ -133,9 +117,6 @@ func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 
 // WaitLock waits in the server, for whole seconds. A wait that is killed returns an error.
 func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
-	if err := k.setAgain(ctx); err != nil {
-		return false, err
-	}
 	seconds := max(1, int(slice/time.Second))
 	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d, lock_wait_timeout = %d", seconds, seconds)); err != nil {
 		return false, err
@@ -147,66 +128,58 @@ func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice tim
 	return ok && err == nil, err
 }
 
-// Number is not supported: the transaction's writes may be rolled back.
-func (k *forUpdateConn) Number(context.Context, connlock.Lock) (uint64, error) {
-	return 0, driver.ErrUnsupported
-}
+// Number leaves it to another connection.
+func (k *forUpdateConn) Number(context.Context, connlock.Lock) (uint64, error) { return 0, nil }
 
-func (k *forUpdateConn) Confirm(ctx context.Context, _ connlock.Lock) error {
-	return k.exec(ctx, "SAVEPOINT "+whole)
-}
+func (k *forUpdateConn) Confirm(ctx context.Context) error { return k.exec(ctx, "SAVEPOINT "+whole) }
 
 // whole is the savepoint of a transaction that has its lock. It ends with the lock: MySQL rolls a
 // deadlock's victim back, and later statements begin a transaction without either.
 const whole = "distlock_whole"
 
 // end ends the transaction by a statement, which ctx can interrupt. The next statement begins
-// another one, since autocommit is off. A transaction that the caller's work has used can't be used
-// on.
-func (k *forUpdateConn) end(ctx context.Context, how string) error {
-	err := k.exec(ctx, how)
-	if err == nil && k.lent {
-		k.lent = false
-		k.tx.Detach(ctx)
-	}
-	return err
-}
+// another one, since autocommit is off.
+func (k *forUpdateConn) end(ctx context.Context, how string) error { return k.exec(ctx, how) }
 
-// Undo also takes another mark, because the row may say that the owner holds the lock on this
-// connection.
-func (k *forUpdateConn) Undo(ctx context.Context, _ connlock.Lock) error {
-	if k.stale {
-		return errors.New("the connection lacks a right, which a new one may have")
-	}
-	if err := k.end(ctx, "ROLLBACK"); err != nil {
+// clearTime bounds the wait for a row that another client keeps locked.
+const clearTime = time.Second
+
+// Unlock first removes the owner from the row, for KillHolder. If it can't, it takes another mark, because the row says that
+// the owner holds the lock on this connection.
+func (k *forUpdateConn) Unlock(ctx context.Context, l connlock.Lock) error {
+	if l.Probe {
+		if err := k.end(ctx, "ROLLBACK"); err != nil {
+			return err
+		}
+		_, err := k.c.db.ExecContext(ctx, "DELETE FROM "+k.c.table+" WHERE k = "+k.c.lockKey(l))
 		return err
 	}
-	mark := newMark()
-	err := k.exec(ctx, "SET SESSION "+usualWaits+", @distlock_mark = GET_LOCK("+markLock(mark)+", 0) + RELEASE_LOCK("+markLock(k.mark)+")")
-	if err == nil {
+	soon, cancel := context.WithTimeout(ctx, clearTime)
+	defer cancel()
+	_, cause := k.c.db.ExecContext(soon, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.rowKey(l)+" AND owner = "+literal(l.Owner))
+	err := k.end(ctx, "ROLLBACK")
+	if err == nil && cause != nil {
+		mark := newMark()
+		err = k.exec(ctx, "SET @distlock_mark = GET_LOCK("+markLock(mark)+", 0) + RELEASE_LOCK("+markLock(k.mark)+")")
 		k.mark = mark
 	}
 	return err
 }
 
-// clearTime bounds the wait for a row that another client keeps locked.
-const clearTime = time.Second
-
-// Unlock first removes the owner from the row, for KillHolder.
-func (k *forUpdateConn) Unlock(ctx context.Context, l connlock.Lock) error {
-	soon, cancel := context.WithTimeout(ctx, clearTime)
-	defer cancel()
-	_, err := k.c.db.ExecContext(soon, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.rowKey(l)+" AND owner = "+literal(l.Owner))
-	if err != nil {
-		return err
-	}
-	return k.end(ctx, "ROLLBACK")
-}
-
 func (k *forUpdateConn) Tx() *sql.Tx {
-	k.lent, k.used = true, true
+	k.used = true
 	return k.tx.Current()
 }
+
+// Alive gives up a connection that the caller's work has had.
+func (k *forUpdateConn) Alive() error {
+	if k.used {
+		return errors.New("the caller's work has had the connection")
+	}
+	return k.lockConn.Alive()
+}
+
+func (k *forUpdateConn) Rollback(ctx context.Context) error { return k.end(ctx, "ROLLBACK") }
 
 func (k *forUpdateConn) Commit(ctx context.Context) error {
 	err := k.exec(ctx, "RELEASE SAVEPOINT "+whole)

@@ -32,7 +32,7 @@ func newAdvisory(ctx context.Context, db *database) (advisory, error) {
 	d := newAdvisoryDialect(db, t)
 	b, err := connlock.New(ctx, connlock.Config{
 		DB: db.db, Dialect: d, Package: "pglock", Name: db.name,
-		OnePerConn: d.ofTx, SeparateNumbers: d.ofTx || d.staysInTx, Polling: d.ofTx, Explain: explain,
+		Joins: db.opts.Level == Transaction, Polling: d.ofTx, Explain: explain,
 	})
 	return advisory{b}, err
 }
@@ -40,11 +40,9 @@ func newAdvisory(ctx context.Context, db *database) (advisory, error) {
 // advisoryDialect implements connlock's dialect for PostgreSQL.
 type advisoryDialect struct {
 	*database
-	ofTx bool // locks belong to transactions
-
-	// staysInTx: connections stay in an empty transaction between statements, which has no snapshot and holds
-	// nothing back. Before version 14 the server ends silent connections only in transactions.
-	staysInTx bool
+	// ofTx: locks belong to transactions. Before version 14 those of sessions do, too: the server ends silent connections
+	// only in transactions. An empty one has no snapshot, and holds nothing back.
+	ofTx bool
 
 	path  string // of the table: schema and name
 	table string // the same as an identifier
@@ -63,9 +61,8 @@ func newAdvisoryDialect(db *database, t *tableInfo) *advisoryDialect {
 		ON CONFLICT (k) DO UPDATE SET number = greatest(t.number + 1, excluded.number), owner = excluded.owner, link = excluded.link,
 			since = excluded.since, meta = excluded.meta RETURNING number`
 	const row = `$1::bytea, $2::text, ` + clock + `, $3::text, $4::text, ` + clock + `, $5::text`
-	ofTx := db.opts.Level == Transaction
 	return &advisoryDialect{
-		database: db, path: t.path, table: t.quoted, ofTx: ofTx, staysInTx: !ofTx && db.version < 14_00_00,
+		database: db, path: t.path, table: t.quoted, ofTx: db.opts.Level == Transaction || db.version < 14_00_00,
 		sqlNumber: fmt.Sprintf(write, `VALUES (`+row+`)`),
 		sqlOwn:    fmt.Sprintf(write, `SELECT `+row+` WHERE `+commitsAlone),
 		sqlTry: `WITH got AS MATERIALIZED (SELECT pg_try_advisory_lock($6::bigint) AS ok), fence AS (` +
@@ -94,9 +91,6 @@ func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease tim
 	if err == nil {
 		err = c.checkClient(ctx)
 	}
-	if err == nil {
-		err = c.idle(ctx)
-	}
 	if err != nil {
 		conn.Raw(hangUp)
 		return nil, err
@@ -105,12 +99,6 @@ func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease tim
 		return &txConn{sessionConn: c}, nil
 	}
 	return &c, nil
-}
-
-// Cancel cancels a connection's statement. Its process number may belong to another connection by now, so
-// the start is compared too.
-func (d *advisoryDialect) Cancel(ctx context.Context, id string) error {
-	return d.signal(ctx, d.db, "pg_cancel_backend(pid)", id)
 }
 
 // Kill ends a connection, and waits a little for its end.
@@ -145,6 +133,8 @@ func (d *advisoryDialect) kill(ctx context.Context, q connlock.Querier, id strin
 // thisConn selects a connection by its ID.
 const thisConn = `pid = $1::int AND backend_start = $2::timestamptz`
 
+// signal calls a function for a connection. Its process number may belong to another connection by now, so
+// the start is compared too.
 func (d *advisoryDialect) signal(ctx context.Context, q connlock.Querier, call, id string) error {
 	pid, start := splitID(id)
 	_, err := q.ExecContext(ctx, `SELECT `+call+` FROM pg_stat_activity WHERE `+thisConn, pid, start)
@@ -210,9 +200,6 @@ func (d *advisoryDialect) grantRow(l connlock.Lock, id string) []any {
 	return []any{d.hash(l.Name), l.Name, l.Owner, id, cmp.Or(d.meta.Encode(l.Meta), "{}")}
 }
 
-// RemoveProbe does nothing: a probe writes nothing, so that users need no right to delete.
-func (d *advisoryDialect) RemoveProbe(context.Context, connlock.Lock) error { return nil }
-
 // CommitRefused reports whether the server refused to commit: it sent an error other than the end of the
 // connection, or it rolled back, since an earlier statement had failed.
 func (d *advisoryDialect) CommitRefused(err error) bool {
@@ -225,10 +212,9 @@ func (d *advisoryDialect) CommitRefused(err error) bool {
 
 // sessionConn is a connection with locks of its session.
 type sessionConn struct {
-	d    *advisoryDialect
-	tx   connlock.Tx
-	id   string
-	inTx bool // in the empty transaction, see staysInTx
+	d  *advisoryDialect
+	tx connlock.Tx
+	id string
 }
 
 func (c *sessionConn) ID() string { return c.id }
@@ -249,34 +235,24 @@ func (c *sessionConn) checkClient(ctx context.Context) error {
 // invalidValue is the state of a setting that the server can't have.
 const invalidValue = "22023"
 
+const divisionByZero = "22012"
+
 func (c *sessionConn) exec(ctx context.Context, text string) error {
 	return c.tx.Exec(ctx, text)
 }
 
-// Lease commits the setting, since a rollback would undo it.
 func (c *sessionConn) Lease(ctx context.Context, lease time.Duration) error {
-	text := "SELECT " + leaseSettings(lease).call("")
-	if c.inTx {
-		text += "; COMMIT AND CHAIN"
-	}
-	return c.exec(ctx, text)
+	return c.exec(ctx, "SELECT "+leaseSettings(lease).call(""))
 }
 
-// Ping also begins a new empty transaction, if the last one has ended with an error.
+// Ping wants the process of the server that NewConn has seen: a proxy may have connected to another one. A statement without
+// arguments leaves no snapshot in the transaction, which CREATE INDEX CONCURRENTLY would wait for.
 func (c *sessionConn) Ping(ctx context.Context) error {
-	if c.d.staysInTx && !c.inTx {
-		return c.idle(ctx)
+	pid, _ := splitID(c.id)
+	err := c.exec(ctx, fmt.Sprintf("SELECT 1 / (pg_backend_pid() = %d)::int", pid))
+	if sqlState(err) == divisionByZero {
+		err = fmt.Errorf("another process of the server answers on the connection of %d", pid)
 	}
-	return c.exec(ctx, "SELECT 1")
-}
-
-// idle brings the connection to its state between statements.
-func (c *sessionConn) idle(ctx context.Context) error {
-	if !c.d.staysInTx || c.inTx {
-		return nil
-	}
-	err := c.exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED")
-	c.inTx = err == nil
 	return err
 }
 
@@ -293,57 +269,32 @@ func (c *sessionConn) Alive() error {
 }
 
 // TryLock tries, and writes the number in the same statement. If that finds the row locked, it is not known
-// whether it has taken the lock. In an empty transaction the number would be undone with it.
+// whether it has taken the lock.
 func (c *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
-	if l.SeparateNumber || l.Probe {
-		ok, err = c.tryOnly(ctx, l)
-		return 0, ok, err
+	if !l.Probe {
+		args := append(c.d.grantRow(l, c.id), l.Key)
+		err = c.tx.Querier().QueryRowContext(ctx, c.d.sqlTry, args...).Scan(&ok, &number)
+		if sqlState(err) != lockTimeout {
+			return number, ok, err
+		}
+		if err = c.undo(ctx, l); err != nil {
+			return 0, false, err
+		}
 	}
-	args := append(c.d.grantRow(l, c.id), l.Key)
-	err = c.tx.Querier().QueryRowContext(ctx, c.d.sqlTry, args...).Scan(&ok, &number)
-	if sqlState(err) != lockTimeout {
-		return number, ok, err
-	}
-	if err = c.Undo(ctx, l); err == nil {
-		ok, err = c.tryOnly(ctx, l)
-	}
-	return 0, ok, err
-}
-
-func (c *sessionConn) tryOnly(ctx context.Context, l connlock.Lock) (ok bool, err error) {
 	err = c.tx.Querier().QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
-	return ok, err
+	return 0, ok, err
 }
 
 // WaitLock waits for a transaction's lock, and then takes the session's, which can't fail. If the wait ends
 // with an error, a rollback leaves nothing; pg_advisory_lock may report an error and have the
 // lock.
 func (c *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
-	if c.inTx {
-		if err := c.exec(ctx, "ROLLBACK"); err != nil {
-			return false, err
-		}
-	}
-	c.inTx = true
 	limit := fmt.Sprintf("SET LOCAL lock_timeout = %d", slice.Milliseconds())
 	err := c.exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED; "+limit+"; SELECT pg_advisory_xact_lock("+l.Key+"); SELECT pg_try_advisory_lock("+l.Key+"); COMMIT")
-	if err == nil {
-		c.inTx = false
-		return true, c.idle(ctx)
+	if sqlState(err) == lockTimeout {
+		return false, c.exec(ctx, "ROLLBACK")
 	}
-	if sqlState(err) != lockTimeout {
-		return false, err
-	}
-	return false, c.rollBack(ctx)
-}
-
-func (c *sessionConn) rollBack(ctx context.Context) error {
-	err := c.exec(ctx, "ROLLBACK")
-	if err == nil {
-		c.inTx = false
-		err = c.idle(ctx)
-	}
-	return err
+	return err == nil, err
 }
 
 // Number writes on the lock's own connection. It returns 0 if the row is locked, or a commit may take long.
@@ -355,17 +306,12 @@ func (c *sessionConn) Number(ctx context.Context, l connlock.Lock) (number uint6
 	return number, err
 }
 
-// Confirm pings: a connection that answers has its locks.
-func (c *sessionConn) Confirm(ctx context.Context, _ connlock.Lock) error { return c.Ping(ctx) }
+// Confirm pings: a connection that answers has its lock.
+func (c *sessionConn) Confirm(ctx context.Context) error { return c.Ping(ctx) }
 
-// Undo unlocks if the session has the lock. Unlocking without would be a warning in the server's
+// undo unlocks if the session has the lock. Unlocking without would be a warning in the server's
 // log.
-func (c *sessionConn) Undo(ctx context.Context, l connlock.Lock) error {
-	if c.inTx {
-		if err := c.rollBack(ctx); err != nil {
-			return err
-		}
-	}
+func (c *sessionConn) undo(ctx context.Context, l connlock.Lock) error {
 	return c.exec(ctx, `SELECT pg_advisory_unlock(`+l.Key+`) FROM pg_locks WHERE pid = pg_backend_pid() AND `+thisLock(l))
 }
 
@@ -381,6 +327,8 @@ func (c *sessionConn) Unlock(ctx context.Context, l connlock.Lock) error {
 func (c *sessionConn) Tx() *sql.Tx { return nil }
 
 func (c *sessionConn) Commit(context.Context) error { return driver.ErrUnsupported }
+
+func (c *sessionConn) Rollback(context.Context) error { return driver.ErrUnsupported }
 
 func (c *sessionConn) Close() {
 	c.tx.Raw(hangUp)
@@ -403,8 +351,6 @@ type txConn struct {
 	sessionConn
 	has bool // the transaction has the lock
 }
-
-func (c *txConn) Ping(ctx context.Context) error { return c.exec(ctx, "SELECT 1") }
 
 // Lease is a setting of the connection. A transaction without the lock is ended first, since its
 // rollback would undo the setting. A transaction with the lock keeps the setting as long as it lasts.
@@ -436,22 +382,8 @@ func (c *txConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, o
 	return 0, ok, err
 }
 
-// Number is not called: the transaction's writes may be rolled back.
-func (c *txConn) Number(context.Context, connlock.Lock) (uint64, error) {
-	return 0, driver.ErrUnsupported
-}
-
-// WaitLock is not called: a wait in the server would keep the transaction open.
-func (c *txConn) WaitLock(context.Context, connlock.Lock, time.Duration) (bool, error) {
-	return false, driver.ErrUnsupported
-}
-
-func (c *txConn) Undo(ctx context.Context, _ connlock.Lock) error {
-	if err := c.finish(ctx, (*sql.Tx).Rollback); err != nil {
-		return err
-	}
-	return c.Ping(ctx)
-}
+// Number leaves it to another connection.
+func (c *txConn) Number(context.Context, connlock.Lock) (uint64, error) { return 0, nil }
 
 // Unlock leaves an empty transaction, which saves the next attempt a round trip.
 func (c *txConn) Unlock(ctx context.Context, _ connlock.Lock) error {
@@ -462,3 +394,5 @@ func (c *txConn) Unlock(ctx context.Context, _ connlock.Lock) error {
 func (c *txConn) Tx() *sql.Tx { return c.tx.Current() }
 
 func (c *txConn) Commit(ctx context.Context) error { return c.finish(ctx, (*sql.Tx).Commit) }
+
+func (c *txConn) Rollback(ctx context.Context) error { return c.finish(ctx, (*sql.Tx).Rollback) }

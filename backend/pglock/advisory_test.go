@@ -301,9 +301,7 @@ func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level L
 	if err := refused.Lease(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if err := refused.Undo(t.Context(), l); err != nil {
-		t.Fatal(err)
-	}
+	wantTaken(t, refused, l, false)
 	if got := silence(t, refused); got != "1h" {
 		t.Errorf("the server ends a connection that is silent for %s, want 1h", got)
 	}

@@ -92,7 +92,7 @@ func (b *Backend) Close() error {
 // the server ends a transaction that is silent for a TTL. The work must not end the transaction
 // itself.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
-	if a, ok := b.strategy.(advisory); ok && a.OnePerConn {
+	if a, ok := b.strategy.(advisory); ok && a.Joins {
 		return a.Commit(ctx, owner, work)
 	}
 	return fmt.Errorf("%w: pglock: Commit is for strategy %s at level %s", driver.ErrUnsupported, Advisory, Transaction)

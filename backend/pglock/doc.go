@@ -32,12 +32,11 @@
 // network, after its TTL. A holder that loses its connection loses the lock. A release from another
 // process kills the holder's connection.
 //
-// The strategy takes connections out of the pool and closes them afterwards. At level [Session] up
-// to four connections keep the locks of one TTL, 1000 each; at level [Transaction] each lock has
-// its own. At level Session up to 16 more wait, but no more than half of a limited pool; other waiters poll. One
+// Each lock has a connection, which is taken out of the pool, kept for the next lock for some seconds, and closed
+// afterwards. At level [Session] up to 16 more wait, but no more than half of a limited pool; other waiters poll. One
 // connection of a limited pool is always left. Waits are cut into slices of ten seconds; each slice
-// that ends without the lock is an error in PostgreSQL's log. At level Transaction all waiters poll: a
-// wait in the server would keep CREATE INDEX CONCURRENTLY, under the lock, from ending.
+// that ends without the lock is an error in PostgreSQL's log. At level [Transaction], and before PostgreSQL 14 at both, all
+// waiters poll: a wait in the server would keep CREATE INDEX CONCURRENTLY, under the lock, from ending.
 //
 // At level Transaction the caller's work can join the lock's transaction, see [Backend.Commit].
 // The lease is not renewed meanwhile.

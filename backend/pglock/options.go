@@ -25,7 +25,7 @@ type Level string
 
 // The levels, for Advisory only. Locks of both exclude each other.
 const (
-	// Session locks belong to a connection, which may have many. The default.
+	// Session locks belong to a connection. The default.
 	Session Level = "session"
 
 	// Transaction locks belong to an open transaction, one each.

@@ -43,14 +43,14 @@ func poolSettings(opts *Options) settings {
 	return s
 }
 
-// rowTime is how long a statement waits for a locked row or table. The connection's other locks can't be
+// rowTime is how long a statement waits for a locked row or table. The connection's lock can't be
 // renewed meanwhile.
 const rowTime = 50 * time.Millisecond
 
 // lockSettings are the settings of a connection with locks.
 func (d *advisoryDialect) lockSettings(lease time.Duration) settings {
 	s := append(settings{}, common...)
-	if !d.ofTx {
+	if d.opts.Level != Transaction { // whose work has the user's own timeouts
 		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", fmt.Sprint(rowTime.Milliseconds())})
 	}
 	return append(s, leaseSettings(lease)...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,11 +27,7 @@ func TestHoldsExcludeEachOther(t *testing.T) {
 		b := newFake(t, f)
 		mine, theirs := request("lock"), request("lock")
 		first := take(t, b, mine)
-		tries := f.get(&f.tries)
 		wantHeld(t, b, theirs)
-		if n := f.get(&f.tries); n != tries {
-			t.Error("the server received a request for a lock that this process holds")
-		}
 		release(t, b, mine)
 		if next := take(t, b, theirs); next.Fence <= first.Last() {
 			t.Errorf("fence %d after %d", next.Fence, first.Last())
@@ -85,22 +80,21 @@ func TestClosedConnectionsAreNoticed(t *testing.T) {
 	})
 }
 
-// One statement renews all holds of a connection.
-func TestRenewSendsOneStatementForAConnection(t *testing.T) {
+// Each hold is renewed on its own connection, and waits for no other one.
+func TestRenewalsAreIndependent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
 		b := newFake(t, f)
-		var holds []lock.Hold
-		for _, name := range []string{"a", "b", "c"} {
-			r := request(name)
-			take(t, b, r)
-			holds = append(holds, r.Hold)
-		}
-		before := f.get(&f.pings)
-		stranger := request("d").Hold
-		errs := b.Renew(t.Context(), append(holds, stranger))
-		if n := f.get(&f.pings) - before; n != 1 || errors.Join(errs[:3]...) != nil || !errors.Is(errs[3], lock.ErrLost) {
-			t.Errorf("%d statements, %v", n, errs)
+		silent, other := request("silent"), request("other")
+		take(t, b, silent)
+		f.set(func() { f.silent = f.opened })
+		closeIdle(b)
+		take(t, b, other)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		errs := b.Renew(ctx, []lock.Hold{silent.Hold, other.Hold, request("none").Hold})
+		if errs[0] == nil || errors.Is(errs[0], lock.ErrLost) || errs[1] != nil || !errors.Is(errs[2], lock.ErrLost) {
+			t.Errorf("%v, want unknown, nil, ErrLost", errs)
 		}
 	})
 }
@@ -147,46 +141,23 @@ func TestReleaseOfALostHold(t *testing.T) {
 	}
 }
 
-// killsBeforeAGrant expects that the lost connection of r's owner is killed before the owner is granted anything again.
-func (f *fakeServer) killsBeforeAGrant(t *testing.T, b *Backend, r lock.Request) {
-	t.Helper()
-	if _, err := b.Acquire(t.Context(), r); err == nil || !strings.Contains(err.Error(), "can't be ended") {
-		t.Errorf("%v, want an error about the lost connection", err)
-	}
-	f.set(func() { f.down = false })
-	take(t, b, r)
-	if n := f.get(&f.kills); n != 1 {
-		t.Errorf("%d connections were killed, want 1", n)
-	}
-}
-
-// A lost connection is killed before its owner is granted anything again.
-func TestOrphansAreKilledFirst(t *testing.T) {
+// A connection without an answer is killed through another one.
+func TestFailedConnectionsAreKilled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
 		b := newFake(t, f)
 		r := request("lock")
 		take(t, b, r)
-		f.set(func() { f.down = true })
-		time.Sleep(time.Second)
-		f.killsBeforeAGrant(t, b, r)
-	})
-}
-
-// The server keeps the connection of a hold for the longest TTL of a renewal.
-func TestOrphansWithALongerLease(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := &fakeServer{}
-		b := newFake(t, f)
-		r := request("lock")
-		take(t, b, r)
-		r.TTL = time.Hour
-		if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err != nil {
-			t.Fatal(err)
+		f.set(func() { f.silent = f.opened })
+		ctx, cancel := context.WithTimeout(t.Context(), r.TTL+time.Second)
+		defer cancel()
+		if err := b.Renew(ctx, []lock.Hold{r.Hold})[0]; !errors.Is(err, lock.ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
 		}
-		f.set(func() { f.down = true })
-		time.Sleep(r.TTL / 2)
-		f.killsBeforeAGrant(t, b, r)
+		synctest.Wait()
+		if n := f.get(&f.kills); n != 1 {
+			t.Errorf("%d connections were killed, want 1", n)
+		}
 	})
 }
 
@@ -256,70 +227,34 @@ func TestCallsAfterClose(t *testing.T) {
 	})
 }
 
-// The connection of a hold that is over when the next one begins is closed.
-func TestConnectionOfAStaleHoldIsClosed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := &fakeServer{}
-		b := newFake(t, f, onePerConn)
-		first, second := request("x"), request("x")
-		take(t, b, first)
-		w := watch(t, b, second)
-		gone := b.holdOf(first.Hold).conn
-		f.end(func(k *fakeConn) bool { return k == gone.conn.(*fakeConn) })
-		<-w.Ready
-		take(t, b, second)
-		w.Close()
-		release(t, b, second)
-		time.Sleep(time.Hour)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if n := len(b.conns); n > 0 {
-			t.Errorf("%d connections are left", n)
-		}
-	})
-}
-
 // A hold whose connection has ended takes nothing with it of the hold that another connection has got meanwhile.
 func TestStaleHoldLeavesItsSuccessor(t *testing.T) {
-	for _, same := range []bool{false, true} {
-		bubble(t, func(t *testing.T) {
-			f := &fakeServer{}
-			b := newFake(t, f, onePerConn)
-			first, other := request("x"), request("y")
-			take(t, b, first)
-			take(t, b, other)
-			gone, c := b.holdOf(first.Hold).conn, b.holdOf(other.Hold).conn
-			f.end(func(k *fakeConn) bool { return k == gone.conn.(*fakeConn) })
-			l := Lock{Name: "x", Key: f.Key("x"), Owner: lock.NewOwner(), SeparateNumber: true}
-			if same {
-				l.Owner = first.Owner
-			}
-			h, _, err := c.tryLock(t.Context(), l)
-			if err != nil {
-				t.Fatal(err)
-			}
-			gone.lose(errors.New("it was killed"))
-			b.mu.Lock()
-			byKey, byOwner, lost := b.byKey[l.Key], b.byOwner[l.Owner], b.lost[l.Owner]
-			b.mu.Unlock()
-			if byKey != h || byOwner != h || !lost.IsZero() {
-				t.Errorf("same owner %v: by key %v, by owner %v, lost %v; want the new hold", same, byKey == h, byOwner == h, lost)
-			}
-			wantHeld(t, b, request("x"))
-			if err := b.Release(t.Context(), lock.Hold{Name: "x", Owner: l.Owner}); err != nil {
-				t.Error(err)
-			}
-			take(t, b, request("x"))
-		})
-	}
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		first, second := request("x"), request("x")
+		take(t, b, first)
+		f.end(func(*fakeConn) bool { return true })
+		take(t, b, second)
+		if err := b.Release(t.Context(), first.Hold); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("the first hold: %v, want ErrLost", err)
+		}
+		wantHeld(t, b, request("x"))
+		release(t, b, second)
+		take(t, b, request("x"))
+	})
 }
 
 // A connection ends between its last answer and the grant. A successor may hold by then, so nothing is granted.
 func TestNoGrantOnAnEndedConnection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
-		b := newFake(t, f, onePerConn)
-		f.confirmed = func() { f.set(func() { f.down = true }) }
+		b := newFake(t, f)
+		f.rowLocked = true
+		f.confirmed = func() {
+			f.end(func(*fakeConn) bool { return true })
+			f.set(func() { f.down = true })
+		}
 		r := request("lock")
 		if g, err := b.Acquire(t.Context(), r); err == nil || lock.Final(err) || errors.Is(err, lock.ErrHeld) {
 			t.Errorf("%+v, %v; want unknown", g, err)

@@ -15,7 +15,7 @@ import (
 
 func TestCommitEndsTheHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{}, onePerConn)
+		b := newFake(t, &fakeServer{}, joins)
 		r := request("lock")
 		take(t, b, r)
 		if err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
@@ -41,8 +41,8 @@ func TestCommitEndsTheHold(t *testing.T) {
 func TestHandOffAfterACommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
-		b := newFake(t, f, onePerConn)
-		rival, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake", OnePerConn: true, SeparateNumbers: true})
+		b := newFake(t, f, joins)
+		rival, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake", Joins: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestHandOffAfterACommit(t *testing.T) {
 // A waiter of the same backend may have the lock before the commit is answered. That is no loss for the committer.
 func TestWaiterIsGrantedDuringACommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{commitTime: time.Second}, onePerConn)
+		b := newFake(t, &fakeServer{commitTime: time.Second}, joins)
 		r, next := request("lock"), request("lock")
 		r.OnLost = func() { t.Error("the committer has lost its lock") }
 		take(t, b, r)
@@ -111,7 +111,7 @@ func TestWaiterIsGrantedDuringACommit(t *testing.T) {
 // A release while the work runs keeps the work from being stored.
 func TestReleaseDuringACommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{}, onePerConn)
+		b := newFake(t, &fakeServer{}, joins)
 		r := request("lock")
 		take(t, b, r)
 		err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error {
@@ -132,41 +132,13 @@ func TestReleaseDuringACommit(t *testing.T) {
 
 func TestCommitWithoutAnAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{unanswered: true}, onePerConn)
+		b := newFake(t, &fakeServer{unanswered: true}, joins)
 		r := request("lock")
 		take(t, b, r)
 		err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { return nil })
 		if err == nil || errors.Is(err, lock.ErrLost) || !strings.Contains(err.Error(), "unknown") {
 			t.Errorf("%v, want an unknown outcome", err)
 		}
-	})
-}
-
-// A driver that never returns from the end of a transaction blocks neither users of the connection nor
-// Close.
-func TestDetachIsBounded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := &fakeServer{rolling: make(chan struct{})}
-		conn, err := f.pool(t).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		x := &Tx{Conn: conn}
-		if _, err := x.Begin(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		x.Detach(ctx)
-		if err := x.Exec(t.Context(), "anything"); !errors.Is(err, sql.ErrTxDone) {
-			t.Errorf("Exec: %v, want ErrTxDone", err)
-		}
-		if err := x.Raw(func(any) error { return nil }); !errors.Is(err, errStuck) {
-			t.Errorf("Raw: %v, want errStuck", err)
-		}
-		x.Close()
-		close(f.rolling)
-		synctest.Wait()
 	})
 }
 

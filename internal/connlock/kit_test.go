@@ -1,7 +1,6 @@
 package connlock
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -26,20 +25,16 @@ type fakeServer struct {
 	kills   int
 	numbers uint64
 	has     map[string]*fakeConn // by key
-	waiters []*fakeConn          // all that were ever in WaitLock
 
 	limit      int           // of the pool
 	down       bool          // connections have ended, and none can be killed
 	blocked    chan struct{} // Ping does not return until it is closed; nil: it does
-	rolling    chan struct{} // nor does the driver's rollback
 	late       bool          // Number returns when its context ends, as a driver may
 	rowLocked  bool          // connections write no numbers
-	deaf       bool          // Cancel has no effect
 	loose      bool          // connections do not exclude each other
 	unanswered bool          // commits get no answer
 	commitTime time.Duration // from the end of the locks to the answer
-	silent     bool          // Lease gets no answer
-	silentConn string        // the id of a connection whose TryLock gets no answer
+	silent     int           // connections opened so far whose TryLock and Ping get no answer
 	lease      time.Duration // the last one
 	confirm    error         // the result of Confirm
 	confirmed  func()        // called after it; may be nil
@@ -61,7 +56,7 @@ func newFake(t *testing.T, f *fakeServer, change ...func(*Config)) *Backend {
 	return b
 }
 
-func onePerConn(c *Config) { c.OnePerConn, c.SeparateNumbers = true, true }
+func joins(c *Config) { c.Joins = true }
 
 // bubble runs a test in virtual time.
 func bubble(t *testing.T, test func(t *testing.T)) {
@@ -124,21 +119,7 @@ func (f *fakeServer) NewConn(_ context.Context, conn *sql.Conn, _ time.Duration)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opened++
-	return &fakeConn{f: f, id: strconv.Itoa(f.opened), tx: Tx{Conn: conn}, cancelled: make(chan struct{}, 1)}, nil
-}
-
-func (f *fakeServer) Cancel(_ context.Context, id string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, c := range f.waiters {
-		if c.id == id && !f.deaf {
-			select {
-			case c.cancelled <- struct{}{}:
-			default:
-			}
-		}
-	}
-	return nil
+	return &fakeConn{f: f, id: f.opened, tx: Tx{Conn: conn}}, nil
 }
 
 func (f *fakeServer) Kill(_ context.Context, id string) error {
@@ -146,7 +127,7 @@ func (f *fakeServer) Kill(_ context.Context, id string) error {
 		return err
 	}
 	f.set(func() { f.kills++ })
-	f.end(func(c *fakeConn) bool { return c.id == id })
+	f.end(func(c *fakeConn) bool { return strconv.Itoa(c.id) == id })
 	return nil
 }
 
@@ -178,33 +159,22 @@ func (f *fakeServer) next() uint64 {
 	return f.numbers
 }
 
-func (f *fakeServer) RemoveProbe(context.Context, Lock) error { return nil }
-
 func (f *fakeServer) CommitRefused(error) bool { return false }
 
 type fakeConn struct {
-	f         *fakeServer
-	id        string
-	tx        Tx
-	cancelled chan struct{}
-	broken    bool
+	f  *fakeServer
+	id int
+	tx Tx
 }
 
-func (c *fakeConn) ID() string { return c.id }
+func (c *fakeConn) ID() string { return strconv.Itoa(c.id) }
 
-func (c *fakeConn) Lease(ctx context.Context, lease time.Duration) error {
-	c.f.mu.Lock()
-	c.f.lease = lease
-	silent := c.f.silent
-	c.f.mu.Unlock()
-	if silent {
-		<-ctx.Done()
-		return ctx.Err()
-	}
+func (c *fakeConn) Lease(_ context.Context, lease time.Duration) error {
+	c.f.set(func() { c.f.lease = lease })
 	return c.f.answer()
 }
 
-func (c *fakeConn) Ping(context.Context) error {
+func (c *fakeConn) Ping(ctx context.Context) error {
 	c.f.mu.Lock()
 	c.f.pings++
 	blocked := c.f.blocked
@@ -212,24 +182,33 @@ func (c *fakeConn) Ping(context.Context) error {
 	if blocked != nil {
 		<-blocked
 	}
+	if err := c.silent(ctx); err != nil {
+		return err
+	}
 	return c.f.answer()
+}
+
+// silent waits for the end of ctx if the connection does not answer.
+func (c *fakeConn) silent(ctx context.Context) error {
+	if c.id > c.f.get(&c.f.silent) {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (c *fakeConn) TryLock(ctx context.Context, l Lock) (number uint64, ok bool, err error) {
 	if _, err := c.tx.Begin(ctx); err != nil {
 		return 0, false, err
 	}
-	silent := false
-	c.f.set(func() { c.f.tries++; silent = c.id == c.f.silentConn })
-	if silent {
-		<-ctx.Done()
-		c.broken = true // as after every statement that is interrupted
-		return 0, false, ctx.Err()
+	c.f.set(func() { c.f.tries++ })
+	if err := c.silent(ctx); err != nil {
+		return 0, false, err
 	}
 	if !c.take(l) {
 		return 0, false, nil
 	}
-	if l.SeparateNumber || c.f.rowLocked {
+	if c.f.rowLocked {
 		return 0, true, nil
 	}
 	return c.f.next(), true, nil
@@ -247,7 +226,6 @@ func (c *fakeConn) take(l Lock) bool {
 
 // WaitLock polls every millisecond.
 func (c *fakeConn) WaitLock(ctx context.Context, l Lock, slice time.Duration) (bool, error) {
-	c.f.set(func() { c.f.waiters = append(c.f.waiters, c) })
 	end := time.After(slice)
 	for {
 		if c.take(l) {
@@ -256,8 +234,6 @@ func (c *fakeConn) WaitLock(ctx context.Context, l Lock, slice time.Duration) (b
 		select {
 		case <-end:
 			return false, nil
-		case <-c.cancelled:
-			return false, errors.New("cancelled")
 		case <-ctx.Done():
 			return false, ctx.Err()
 		case <-time.After(time.Millisecond):
@@ -275,7 +251,7 @@ func (c *fakeConn) Number(ctx context.Context, _ Lock) (uint64, error) {
 	return c.f.next(), nil
 }
 
-func (c *fakeConn) Confirm(context.Context, Lock) error {
+func (c *fakeConn) Confirm(context.Context) error {
 	if c.f.confirmed != nil {
 		defer c.f.confirmed()
 	}
@@ -286,24 +262,12 @@ func (c *fakeConn) Unlock(_ context.Context, l Lock) error {
 	if err := c.f.answer(); err != nil {
 		return err
 	}
-	c.drop(l)
-	return nil
-}
-
-func (c *fakeConn) drop(l Lock) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
-	if c.f.has[l.Key] == c {
-		delete(c.f.has, l.Key)
+	if c.f.has[l.Key] != c && !c.f.loose {
+		return lock.ErrLost
 	}
-}
-
-func (c *fakeConn) Undo(_ context.Context, l Lock) error {
-	if err := c.f.answer(); err != nil || c.broken {
-		err = cmp.Or(err, errGone)
-		return err
-	}
-	c.drop(l)
+	delete(c.f.has, l.Key)
 	return nil
 }
 
@@ -319,6 +283,11 @@ func (c *fakeConn) Commit(ctx context.Context) error {
 	c.f.end(func(other *fakeConn) bool { return other == c })
 	time.Sleep(c.f.commitTime)
 	return err
+}
+
+func (c *fakeConn) Rollback(ctx context.Context) error {
+	c.f.end(func(other *fakeConn) bool { return other == c })
+	return c.tx.Finish(ctx, (*sql.Tx).Rollback)
 }
 
 // Close ends the connection's locks, like a server that sees the connection close.
@@ -348,9 +317,4 @@ type rawTx struct{ f *fakeServer }
 
 func (t rawTx) Commit() error { return nil }
 
-func (t rawTx) Rollback() error {
-	if t.f.rolling != nil {
-		<-t.f.rolling
-	}
-	return nil
-}
+func (t rawTx) Rollback() error { return nil }

@@ -42,26 +42,22 @@ func TestWaitTakesTheLock(t *testing.T) {
 	})
 }
 
-// A cancelled wait keeps nothing, whether the server confirms the cancellation or not.
+// A wait that is given up keeps nothing, and its connection is killed.
 func TestWaitThatIsGivenUp(t *testing.T) {
-	for name, deaf := range map[string]bool{"cancelled": false, "not answered": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				b := newFake(t, &fakeServer{deaf: deaf})
-				mine := request("lock")
-				take(t, b, mine)
-				w := watch(t, b, request("lock"))
-				synctest.Wait()
-				start := time.Now()
-				w.Close()
-				if took := time.Since(start); took > cleanupTime+time.Second || !deaf && took > time.Second {
-					t.Errorf("Close took %v", took)
-				}
-				release(t, b, mine)
-				take(t, b, request("lock"))
-			})
-		})
-	}
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		mine := request("lock")
+		take(t, b, mine)
+		w := watch(t, b, request("lock"))
+		synctest.Wait()
+		w.Close()
+		if n := f.get(&f.kills); n != 1 {
+			t.Errorf("%d connections were killed, want 1", n)
+		}
+		release(t, b, mine)
+		take(t, b, request("lock"))
+	})
 }
 
 // Waiters use a limited number of connections, and at most half of a limited pool.
@@ -84,7 +80,7 @@ func TestWaitersAreBounded(t *testing.T) {
 func TestWaitersThatPoll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		unlucky := errors.New("unlucky")
-		b := newFake(t, &fakeServer{confirm: unlucky}, onePerConn, func(c *Config) {
+		b := newFake(t, &fakeServer{confirm: unlucky, rowLocked: true}, func(c *Config) {
 			c.Polling = true
 			c.Explain = func(err error) error { return errors.Join(errors.New("it means"), err) }
 		})

@@ -12,7 +12,7 @@ import (
 )
 
 // oldest is a strategy on a server that ends silent connections only while they are in a transaction.
-var oldest = strategy{name: "postgres 12 advisory session", kind: postgreSQL12, query: "strategy=advisory&level=session", table: "distlock_fences"}
+var oldest = strategy{name: "postgres 12 advisory session", kind: postgreSQL12, query: "strategy=advisory&level=session", table: "distlock_fences", polls: true}
 
 // eachOnConnections runs a test with every strategy whose locks live on connections.
 func eachOnConnections(t *testing.T, f func(t *testing.T, s strategy)) {

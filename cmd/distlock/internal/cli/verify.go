@@ -240,7 +240,7 @@ func measureLimits(ctx context.Context, o *verifyOptions, b driver.Backend) (lim
 			own+perCheck*least, budget)
 	}
 	r.parallel = min(o.parallel, (budget-own)/(perCheck*r.conns))
-	if q := u.Query(); q.Get("strategy") == "forupdate" || q.Get("level") == "transaction" {
+	if r.conns > 2 && b.Caps().Session { // each hold has a connection
 		r.holds = r.conns - 2
 	}
 	return r, nil

@@ -1,0 +1,173 @@
+package connlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	lock "github.com/distlock/distlock/driver"
+)
+
+// closeIdle closes the idle connections.
+func closeIdle(b *Backend) { b.closeIdle() }
+
+// A lock has a connection of its own. After the release the next lock has it.
+func TestALockHasAConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		for i := range 20 {
+			r := request(fmt.Sprint("pair ", i))
+			take(t, b, r)
+			release(t, b, r)
+		}
+		if n := f.get(&f.opened); n != 2 {
+			t.Errorf("%d connections for 20 pairs, want the 2 that have probed", n)
+		}
+		for i := range 20 {
+			take(t, b, request(fmt.Sprint("held ", i)))
+		}
+		if n := f.get(&f.opened); n != 20 {
+			t.Errorf("%d connections for 20 holds", n)
+		}
+	})
+}
+
+// A connection lives for the longest TTL of its hold, and not for that of an earlier hold.
+func TestLeaseOfAConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		first, next := request("lock"), request("lock")
+		take(t, b, first)
+		for _, ttl := range []time.Duration{time.Hour, time.Minute} {
+			renewed := first.Hold
+			renewed.TTL = ttl
+			if err := b.Renew(t.Context(), []lock.Hold{renewed})[0]; err != nil || f.lease != time.Hour {
+				t.Errorf("a lease of %v, %v; want 1h", f.lease, err)
+			}
+		}
+		release(t, b, first)
+		if take(t, b, next); f.lease != next.TTL || f.get(&f.opened) != 2 {
+			t.Errorf("a lease of %v on connection %d, want %v on one of 2", f.lease, f.opened, next.TTL)
+		}
+	})
+}
+
+// An Extend that fails before it is sent changes nothing.
+func TestExtendThatIsNotSent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		take(t, b, r)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		long := r.Hold
+		long.TTL = time.Hour
+		if err := b.Renew(ctx, []lock.Hold{long})[0]; err == nil {
+			t.Fatal("renewed without a context")
+		}
+		if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err != nil || f.lease == time.Hour {
+			t.Errorf("a lease of %v, %v", f.lease, err)
+		}
+	})
+}
+
+// All but one of the connections of a limited pool can have locks.
+func TestLimitOfThePool(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{limit: 3})
+		first := request("a")
+		take(t, b, first)
+		take(t, b, request("b"))
+		_, err := b.Acquire(t.Context(), request("c"))
+		if err == nil || lock.Final(err) || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), "limit of 3") {
+			t.Errorf("%v, want an error that names the limit", err)
+		}
+		if err := b.DB.PingContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+		release(t, b, first)
+		take(t, b, request("c"))
+	})
+}
+
+func TestPoolsThatAreTooSmall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{limit: 2}
+		if _, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f}); !errors.Is(err, lock.ErrInvalid) {
+			t.Errorf("%v, want ErrInvalid", err)
+		}
+	})
+}
+
+// If the pool is exhausted, a release of another process's hold closes an idle connection.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{limit: 3})
+		take(t, b, request("mine"))
+		others, err := b.DB.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer others.Close()
+		if n := b.DB.Stats().InUse; n != 3 {
+			t.Fatalf("%d connections are in use, want 3", n)
+		}
+		if err := b.Release(t.Context(), request("theirs").Hold); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
+		}
+		synctest.Wait()
+		if n := b.DB.Stats().InUse; n != 2 {
+			t.Errorf("%d connections are in use, want 2", n)
+		}
+	})
+}
+
+// An attempt on an idle connection that has fallen silent ends with its caller. The next one finds another connection,
+// however many have fallen silent.
+func TestSilentIdleConnections(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		var all []lock.Request
+		for i := range 5 {
+			all = append(all, request(fmt.Sprint(i)))
+			take(t, b, all[i])
+		}
+		for _, r := range all {
+			release(t, b, r)
+		}
+		f.set(func() { f.silent = f.opened })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := b.Acquire(ctx, request("lock")); err == nil {
+			t.Fatal("a silent connection has granted")
+		}
+		synctest.Wait()
+		start := time.Now()
+		take(t, b, request("lock"))
+		if took := time.Since(start); took > 2*cleanupTime {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// Idle connections are closed after a while. The hold's connection stays.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{})
+		r := request("lock")
+		take(t, b, r)
+		time.Sleep(2 * idleTime)
+		synctest.Wait()
+		if n := b.DB.Stats().InUse; n != 1 {
+			t.Errorf("%d connections are in use, want the hold's", n)
+		}
+	})
+}
