@@ -266,7 +266,7 @@ func (k *lockConn) Confirm(ctx context.Context) error { return k.Ping(ctx) }
 
 // Alive checks the connection, like a pool that reuses one.
 func (k *lockConn) Alive() error {
-	return k.tx.Raw(func(raw any) error {
+	return k.tx.Conn.Raw(func(raw any) error {
 		r, ok := raw.(sqldriver.SessionResetter)
 		if ok && errors.Is(r.ResetSession(context.Background()), sqldriver.ErrBadConn) {
 			return errors.New("the server has closed the connection")

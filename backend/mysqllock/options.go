@@ -34,7 +34,7 @@ const (
 	// connection.
 	ForUpdate Strategy = "forupdate"
 
-	// Session holds locks by GET_LOCK on a few connections that stay open. It is exclusive only. A
+	// Session holds locks by GET_LOCK, on a connection of its own for each lock and each waiter. It is exclusive only. A
 	// lock ends with its connection.
 	Session Strategy = "session"
 )

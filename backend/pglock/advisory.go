@@ -258,7 +258,7 @@ func (c *sessionConn) Ping(ctx context.Context) error {
 
 // Alive notices what the server has sent unasked, such as the end of the connection.
 func (c *sessionConn) Alive() error {
-	return c.tx.Raw(func(raw any) error {
+	return c.tx.Conn.Raw(func(raw any) error {
 		conn, ok := raw.(*stdlib.Conn)
 		if !ok || canPeek && socketAlive(conn.Conn().PgConn().Conn()) {
 			return nil
@@ -331,7 +331,7 @@ func (c *sessionConn) Commit(context.Context) error { return driver.ErrUnsupport
 func (c *sessionConn) Rollback(context.Context) error { return driver.ErrUnsupported }
 
 func (c *sessionConn) Close() {
-	c.tx.Raw(hangUp)
+	c.tx.Conn.Raw(hangUp)
 	c.tx.Close()
 }
 

@@ -14,8 +14,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	var number uint64
-	err := b.withOwner(ctx, r.Owner, func(own context.Context) (err error) {
-		if h := b.holdOf(r.Hold); h != nil {
+	err := b.withKey(ctx, r.Name, func(own context.Context) (err error) {
+		if h := b.holdOf(r.Owner, r.Name); h != nil {
 			number, err = b.regrant(own, h, r)
 		} else {
 			number, err = b.attempt(own, r)
@@ -50,7 +50,11 @@ func (b *Backend) attempt(ctx context.Context, r driver.Request) (uint64, error)
 		return 0, driver.Unsent(err) // there is no connection to send it on
 	}
 	l := b.lockOf(r)
-	number, ok, err := c.tryLock(ctx, l)
+	number, ok := uint64(0), false
+	err = c.do(ctx, ctx, 0, func(own context.Context) (err error) {
+		number, ok, err = c.conn.TryLock(own, l)
+		return err
+	})
 	if err == nil && !ok {
 		c.leave()
 		return 0, b.refusal(l)
@@ -81,15 +85,6 @@ func (b *Backend) refusal(l Lock) error {
 		}
 	}
 	return held
-}
-
-// tryLock tries to take a lock. The number is 0 if it is not written yet.
-func (c *lockConn) tryLock(ctx context.Context, l Lock) (number uint64, ok bool, err error) {
-	err = c.do(ctx, ctx, 0, func(own context.Context) (err error) {
-		number, ok, err = c.conn.TryLock(own, l)
-		return err
-	})
-	return number, ok, err
 }
 
 // regrant grants a hold once more, with a new number.

@@ -3,36 +3,30 @@
 //
 // # Connections
 //
-// A lock has a connection of its own, which has no other lock. It is taken out of the user's pool, and closed when it is
-// no longer needed, since its settings have changed. After an answered release it stays for a while, for the next lock. One
-// connection of a limited pool is always left for others. If there is no room for a lock, Acquire returns an error.
-//
-// The server refuses a lock that another connection has, so nothing here decides who holds.
+// A lock has a connection of its own. It is taken out of the user's pool, kept for a while after an answered release for the
+// next lock, and closed in the end, since its settings have changed. One connection of a limited pool is always left for
+// others. The server refuses a lock that another connection has, so nothing here decides who holds.
 //
 // # Trust
 //
 // Each connection lets the server end it after a silence of its hold's TTL. The
 // server measures that from the end of a statement, the client from before it sent the statement, so
 // the client's trust ends first. Only an answered statement prolongs it. A connection without an
-// answer for its TTL is closed, and its hold is lost. So is a hold whose connection the server
-// ends sooner: that is noticed at the latest by the next renewal. A release without an answer is a
-// loss: the server may have ended the connection before, and granted the lock to another client.
-//
-// A connection that fails is closed and never used again. Another one asks the server to end it. If that fails
-// too, the server ends it when its silence is over, and refuses the lock to all others until then.
+// answer for its TTL is closed, and its hold is lost. If the server ends it sooner, that is noticed at the latest by the next
+// renewal. A release without an answer is a loss: the server may have granted the lock to another client before.
+// A connection that has failed is never used again, and another one asks the server to end it.
 //
 // # Numbers
 //
 // Fences are made from numbers in a table. If the lock's connection can't write the number, another connection does:
-// its transaction may be rolled back, or the row is locked by others, which must not keep it from being renewed. The
+// its transaction may be rolled back, or others have locked the row, which must not keep it from being renewed. The
 // lock's own connection is checked afterwards: if it answers, it has the lock, and the next holder gets a greater number.
 //
 // # Waiting
 //
-// With Config.Polling waiters poll. Otherwise a Watch waits in the server's own queue, on a connection that does nothing else, and takes the
+// With Config.Polling waiters poll. Otherwise a Watch waits in the server's own queue, on a connection of its own, and takes the
 // lock for its Owner. It waits in slices: a waiter that never returns holds back vacuum, and may have
-// died long ago. The connection of a wait that is given up is closed, and killed through another one. A lock that was
-// granted at the last moment is its Owner's.
+// died long ago. The connection of a wait that is given up is killed through another one.
 package connlock
 
 import (
@@ -85,7 +79,7 @@ type Backend struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	tasks  wait.Group
-	owners wait.KeyedMutex[string]
+	keys   wait.KeyedMutex[string]
 	pool   *sql.DB // of connections for locks, each of which is one of Config.DB
 
 	mu      sync.Mutex
@@ -140,24 +134,25 @@ func (b *Backend) goTask(f func()) bool {
 	return !b.closed
 }
 
-// withOwner runs f while no other call for the owner runs: a release must not pass an attempt whose caller has given up.
-func (b *Backend) withOwner(ctx context.Context, owner string, f func(context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	leave, err := b.owners.Lock(ctx, owner)
-	if err != nil {
-		return err
-	}
+// withKey is detach while no other call for the name runs: a release must not pass an attempt whose caller has given up, and
+// many attempts at one moment need one connection.
+func (b *Backend) withKey(ctx context.Context, name string, f func(context.Context) error) error {
 	return b.detach(ctx, func(own context.Context) error {
+		leave, err := b.keys.Lock(own, b.Dialect.Key(name))
+		if err != nil {
+			return err
+		}
 		defer leave()
 		return f(own)
-	}, leave)
+	})
 }
 
 // detach runs f in the background, and waits until f or ctx ends. A statement on the connection of a hold must not be
-// interrupted when its caller gives up: that would end the connection. It calls unused if it does not call f.
-func (b *Backend) detach(ctx context.Context, f func(context.Context) error, unused func()) error {
+// interrupted when its caller gives up: that would end the connection.
+func (b *Backend) detach(ctx context.Context, f func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	done := make(chan error, 1)
 	task := func() {
 		own, cancel := b.bounded(ctx)
@@ -165,7 +160,6 @@ func (b *Backend) detach(ctx context.Context, f func(context.Context) error, unu
 		done <- f(own)
 	}
 	if !b.goTask(task) {
-		unused()
 		return driver.ErrClosed
 	}
 	select {
@@ -209,15 +203,14 @@ func (b *Backend) enter(c *lockConn, l Lock) *hold {
 	return h
 }
 
-// holdOf returns an owner's hold of a name, or nil.
-func (b *Backend) holdOf(d driver.Hold) *hold {
+// holdOf returns an owner's hold, or nil. An empty name stands for any.
+func (b *Backend) holdOf(owner, name string) *hold {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	h := b.holds[d.Owner]
-	if h == nil || h.lock.Name != d.Name {
-		return nil
+	if h := b.holds[owner]; h != nil && (name == "" || h.lock.Name == name) {
+		return h
 	}
-	return h
+	return nil
 }
 
 // isCurrent reports whether h has not ended.

@@ -16,26 +16,16 @@ import (
 // not hold the lock. If the server does not answer the commit, the error says that the outcome is
 // unknown.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
-	h, err := b.holdFor(owner)
-	if err != nil {
+	if err := b.errIfClosed(); err != nil {
 		return err
+	}
+	h := b.holdOf(owner, "")
+	if h == nil {
+		return fmt.Errorf("%s: commit: %w: the owner does not hold", b.Package, driver.ErrLost)
 	}
 	own, end := b.bounded(ctx)
 	defer end()
 	return b.wrapError("commit", h.lock.Name, h.commit(own, work))
-}
-
-func (b *Backend) holdFor(owner string) (*hold, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	h := b.holds[owner]
-	switch {
-	case b.closed:
-		return nil, driver.ErrClosed
-	case h == nil:
-		return nil, fmt.Errorf("%s: commit: %w: the owner does not hold", b.Package, driver.ErrLost)
-	}
-	return h, nil
 }
 
 // commit is Commit of a hold. The connection's sem is held while the work runs.

@@ -37,8 +37,8 @@ func TestALockHasAConnection(t *testing.T) {
 	})
 }
 
-// A connection lives for the longest TTL of its hold, and not for that of an earlier hold.
-func TestLeaseOfAConnection(t *testing.T) {
+// A connection lives for the longest TTL of its hold, and not for that of an earlier one.
+func TestExtendEndsWithItsHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
 		b := newFake(t, f)
@@ -131,7 +131,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 
 // An attempt on an idle connection that has fallen silent ends with its caller. The next one finds another connection,
 // however many have fallen silent.
-func TestSilentIdleConnections(t *testing.T) {
+func TestSilentIdleConnection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
 		b := newFake(t, f)

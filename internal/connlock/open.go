@@ -53,26 +53,19 @@ func (b *Backend) probe(ctx context.Context) error {
 	defer two.leave()
 	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner(), Probe: true}
 	l.Key = b.Dialect.Key(l.Name)
-	return exclude(ctx, one.conn, two.conn, l)
-}
-
-// exclude returns an error if two connections do not exclude each other.
-func exclude(ctx context.Context, one, two Conn, l Lock) error {
-	try := func(c Conn, want bool) error {
-		_, ok, err := c.TryLock(ctx, l)
-		if err == nil && ok != want {
+	for _, step := range []struct {
+		try   *lockConn
+		gets  bool
+		after *lockConn // which unlocks then, or nil
+	}{{one, true, nil}, {two, false, one}, {two, true, two}} {
+		_, ok, err := step.try.conn.TryLock(ctx, l)
+		if err == nil && ok != step.gets {
 			err = fmt.Errorf("%w: two connections do not exclude each other: the server, or a pooler or proxy before it, does not keep what belongs to a connection", driver.ErrUnsupported)
 		}
-		return err
-	}
-	for _, step := range []func() error{
-		func() error { return try(one, true) },
-		func() error { return try(two, false) },
-		func() error { return one.Unlock(ctx, l) },
-		func() error { return try(two, true) },
-		func() error { return two.Unlock(ctx, l) },
-	} {
-		if err := step(); err != nil {
+		if err == nil && step.after != nil {
+			err = step.after.conn.Unlock(ctx, l)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -15,15 +15,15 @@ func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
 	if err := b.errIfClosed(); err != nil {
 		return err
 	}
-	if h := b.holdOf(d); h != nil {
+	if h := b.holdOf(d.Owner, d.Name); h != nil {
 		h.revoked.Store(h.working.Load()) // a Commit under way fails
 	}
-	err := b.withOwner(ctx, d.Owner, func(own context.Context) error { return b.release(own, d) })
+	err := b.withKey(ctx, d.Name, func(own context.Context) error { return b.release(own, d) })
 	return b.wrapError("release", d.Name, err)
 }
 
 func (b *Backend) release(ctx context.Context, d driver.Hold) error {
-	if h := b.holdOf(d); h != nil {
+	if h := b.holdOf(d.Owner, d.Name); h != nil {
 		return h.orLost(h.unlock(ctx))
 	}
 	switch e, known := b.howEnded(d.Owner); {
@@ -77,14 +77,14 @@ func (b *Backend) renew(ctx context.Context, d driver.Hold) error {
 	if err := errors.Join(b.errIfClosed(), d.ValidateRenewal(), ctx.Err()); err != nil {
 		return err
 	}
-	h := b.holdOf(d)
+	h := b.holdOf(d.Owner, d.Name)
 	switch {
 	case h == nil:
 		return driver.ErrLost
 	case h.working.Load():
 		return errBusy
 	}
-	return h.orLost(b.detach(ctx, func(own context.Context) error { return h.extend(own, d.TTL) }, func() {}))
+	return h.orLost(b.detach(ctx, func(own context.Context) error { return h.extend(own, d.TTL) }))
 }
 
 // extend lets the connection live on for the longest TTL that its hold was promised. An error of the server ends it.

@@ -41,11 +41,6 @@ func (t *Tx) Exec(ctx context.Context, text string) error {
 	return err
 }
 
-// Raw calls f with the driver's connection.
-func (t *Tx) Raw(f func(raw any) error) error {
-	return t.Conn.Raw(f)
-}
-
 // Begin starts a transaction, or returns the current one. ctx bounds the start and not the
 // transaction.
 func (t *Tx) Begin(ctx context.Context) (*sql.Tx, error) {

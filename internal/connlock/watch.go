@@ -74,41 +74,30 @@ func (b *Backend) endWait() {
 	b.waiting--
 }
 
-// run waits until it has the lock or is closed.
+// run waits until it has the lock or is closed. A connection that fails is replaced.
 func (w *queueWait) run(c *lockConn) {
 	defer close(w.done)
 	defer w.b.endWait()
 	defer w.close()
-	for c != nil {
+	for w.closing.Err() == nil {
+		if c.isDead() {
+			w.ready.Notify() // the waiter's own attempt may succeed
+			wait.Sleep(w.closing, retryPause)
+			if next, err := w.b.connFor(w.closing, w.ttl); err == nil {
+				c = next
+			}
+			continue
+		}
 		got, err := w.waitSlice(c)
-		closing := w.closing.Err() != nil
-		switch {
-		case got:
+		if got {
 			w.ready.Notify()
 			return
-		case closing && err == nil:
-			c.leave()
-			return
-		case closing:
+		}
+		if err != nil {
 			c.giveUp() // the server may still be about to grant the lock
-			return
-		case err != nil:
-			c.lose()
-			c = w.reconnect()
 		}
 	}
-}
-
-// reconnect opens another connection to wait on. It returns nil when the wait is closed.
-func (w *queueWait) reconnect() *lockConn {
-	for w.closing.Err() == nil {
-		w.ready.Notify() // the waiter's own attempt may succeed
-		wait.Sleep(w.closing, retryPause)
-		if c, err := w.b.connFor(w.closing, w.ttl); err == nil {
-			return c
-		}
-	}
-	return nil
+	c.leave()
 }
 
 // waitSlice waits for one slice, unless the wait is closed. The connection that has got the lock is a hold's.
