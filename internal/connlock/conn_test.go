@@ -158,6 +158,26 @@ func TestSilentIdleConnection(t *testing.T) {
 	})
 }
 
+// The connection of a hold that is over when the next one begins is closed.
+func TestConnectionOfAStaleHoldIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f, joins)
+		first, second := request("x"), request("x")
+		take(t, b, first)
+		w := watch(t, b, second)
+		f.end(func(*fakeConn) bool { return true })
+		<-w.Ready
+		take(t, b, second)
+		w.Close()
+		release(t, b, second)
+		time.Sleep(time.Hour)
+		if n := b.DB.Stats().InUse; n > 0 {
+			t.Errorf("%d connections are in use", n)
+		}
+	})
+}
+
 // Idle connections are closed after a while. The hold's connection stays.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
