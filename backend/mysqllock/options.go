@@ -40,7 +40,7 @@ const (
 )
 
 // deletes reports whether a strategy deletes rows.
-func (s Strategy) deletes() bool { return s != Row }
+func (s Strategy) deletes() bool { return s == ForUpdate }
 
 // rights returns what a user must be granted on the strategy's table.
 func (s Strategy) rights() string {

@@ -64,9 +64,7 @@ func (b *Backend) attempt(ctx context.Context, r driver.Request) (uint64, error)
 	}
 	var h *hold
 	if err == nil {
-		if h = b.enter(c, l); h == nil {
-			err = errGone
-		}
+		h, err = b.enter(c, l)
 	}
 	if err != nil {
 		b.closeIdle() // they may have failed, too

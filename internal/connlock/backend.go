@@ -75,18 +75,18 @@ const (
 // Backend keeps locks on connections. It is safe for concurrent use.
 type Backend struct {
 	Config
-	caps   driver.Caps
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	tasks  wait.Group
-	keys   wait.KeyedMutex[string]
-	pool   *sql.DB // of connections for locks, each of which is one of Config.DB
+	caps    driver.Caps
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	tasks   wait.Group
+	keys    wait.KeyedMutex[string]
+	waiting atomic.Int32 // connections that wait
+	pool    *sql.DB      // of connections for locks, each of which is one of Config.DB
 
-	mu      sync.Mutex
-	closed  bool
-	waiting int               // connections that wait
-	holds   map[string]*hold  // by owner
-	ended   map[string]ending // by owner
+	mu     sync.Mutex
+	closed bool
+	holds  map[string]*hold  // by owner
+	ended  map[string]ending // by owner
 }
 
 // Caps describes the backend.
@@ -189,18 +189,18 @@ type hold struct {
 	onLost func() // or nil; guarded by Backend.mu
 }
 
-// enter notes that a connection has a lock. It returns nil if the connection has ended, or the owner has the lock through
-// another one.
-func (b *Backend) enter(c *lockConn, l Lock) *hold {
+// enter notes that a connection has a lock. It returns errGone if the connection has ended, or the owner has the lock
+// through another one.
+func (b *Backend) enter(c *lockConn, l Lock) (*hold, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed || c.dead || b.holds[l.Owner] != nil {
-		return nil
+		return nil, errGone
 	}
 	h := &hold{conn: c, lock: l, since: time.Now()}
 	c.hold, b.holds[l.Owner] = h, h
 	delete(b.ended, l.Owner)
-	return h
+	return h, nil
 }
 
 // holdOf returns an owner's hold, or nil. An empty name stands for any.

@@ -85,8 +85,11 @@ func (c *lockConn) IsValid() bool { return !c.isDead() && c.conn.Alive() == nil 
 
 // connFor returns a connection without a lock, for a TTL. It ends with leave, or with lose.
 func (b *Backend) connFor(ctx context.Context, ttl time.Duration) (*lockConn, error) {
-	if limit := b.DB.Stats().MaxOpenConnections; limit > 0 && b.pool.Stats().InUse >= limit-1 {
-		return nil, fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL", limit)
+	if limit := b.DB.Stats().MaxOpenConnections; limit > 0 {
+		if b.pool.Stats().InUse >= limit-1 {
+			return nil, fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL", limit)
+		}
+		b.pool.SetMaxOpenConns(limit - 1)
 	}
 	owner, err := b.pool.Conn(ctx)
 	if err != nil {

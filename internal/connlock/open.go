@@ -79,12 +79,12 @@ const closeTime = 15 * time.Second
 // error.
 func (b *Backend) Close() error {
 	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
-		return nil
-	}
+	was := b.closed
 	b.closed = true
 	b.mu.Unlock()
+	if was {
+		return nil
+	}
 	b.cancel()
 	done := make(chan struct{})
 	go func() {

@@ -31,9 +31,6 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := b.validate(r); err != nil {
 		return driver.Watch{}, err
 	}
-	if err := ctx.Err(); err != nil {
-		return driver.Watch{}, b.wrapError("watch", r.Name, err)
-	}
 	if b.Polling || !b.reserveWait() {
 		return driver.Watch{}, driver.ErrSkip
 	}
@@ -43,10 +40,11 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	defer end()
 	c, err := b.connFor(own, w.ttl)
 	if err == nil && !b.goTask(func() { w.run(c) }) {
+		c.leave()
 		err = driver.ErrClosed
 	}
 	if err != nil {
-		b.endWait()
+		b.waiting.Add(-1)
 		w.close()
 		return driver.Watch{}, b.wrapError("watch", r.Name, err)
 	}
@@ -55,29 +53,21 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 
 // reserveWait counts a waiter if there is room for it. Waiters get at most half of a limited pool.
 func (b *Backend) reserveWait() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	most := maxWaiting
 	if limit := b.DB.Stats().MaxOpenConnections; limit > 0 {
 		most = min(most, (limit-1)/2)
 	}
-	if b.waiting >= most {
-		return false
+	if b.waiting.Add(1) <= int32(most) {
+		return true
 	}
-	b.waiting++
-	return true
-}
-
-func (b *Backend) endWait() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.waiting--
+	b.waiting.Add(-1)
+	return false
 }
 
 // run waits until it has the lock or is closed. A connection that fails is replaced.
 func (w *queueWait) run(c *lockConn) {
 	defer close(w.done)
-	defer w.b.endWait()
+	defer w.b.waiting.Add(-1)
 	defer w.close()
 	for w.closing.Err() == nil {
 		if c.isDead() {
@@ -106,8 +96,8 @@ func (w *queueWait) waitSlice(c *lockConn) (got bool, err error) {
 		got, err = c.conn.WaitLock(own, w.lock, waitSlice)
 		return err
 	})
-	if err == nil && got && w.b.enter(c, w.lock) == nil {
-		err = errGone
+	if err == nil && got {
+		_, err = w.b.enter(c, w.lock)
 	}
 	return got && err == nil, err
 }
