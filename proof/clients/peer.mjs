@@ -4,7 +4,7 @@ import { readFile, writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { DistlockError, Locks } from "../../../clients/node/distlock.js";
+import { DistlockError, Locks } from "../../clients/node/distlock.js";
 
 const locks = new Locks(process.argv.slice(2), { token: process.env.DISTLOCK_TOKEN });
 const say = (...words) => process.stdout.write(`${words.join(" ")}\n`);
