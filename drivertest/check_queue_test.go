@@ -157,7 +157,9 @@ func placesLast(life func(time.Duration) time.Duration) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		acquire := p.acquire
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			g, err := acquire(ctx, r)
+			try := r
+			try.Queue = false // no later attempt shortens a place
+			g, err := acquire(ctx, try)
 			if errors.Is(err, driver.ErrHeld) && r.Queue {
 				r.TTL = life(r.TTL)
 				return acquire(ctx, r)
