@@ -40,7 +40,7 @@ func newUsersServer(c *redis.Client) *goRedisServer {
 const maxDedicated = 16
 
 // NewServer returns a server with connections of its own: one for commands, one for subscriptions,
-// which is never interrupted, and a pool of dedicated ones.
+// and a pool of dedicated ones.
 func NewServer(server *redis.Options) Server { return newGoRedisServer(server) }
 
 func newGoRedisServer(server *redis.Options) *goRedisServer {
@@ -55,17 +55,11 @@ func newGoRedisServer(server *redis.Options) *goRedisServer {
 	o.CredentialsProviderContext = l.of(o.CredentialsProviderContext)
 	so := o
 	so.PoolSize = maxDedicated
-	c := &goRedisServer{listening: newInterruptibleClient(so, l), newDedicated: func() *pipelineConn { return newInterruptibleClient(so, l) }}
+	c := &goRedisServer{listening: newOwnClient(so, l), newDedicated: func() *pipelineConn { return newOwnClient(so, l) }}
 	c.dedicated = c.newDedicated()
-	c.pipe = newPipeline(func() *pipelineConn { return newInterruptibleClient(o, l) })
+	c.pipe = newPipeline(func() *pipelineConn { return newOwnClient(o, l) })
 	c.client = c.pipe.current.client
 	return c
-}
-
-// newInterruptibleClient returns a client whose last connection can be interrupted.
-func newInterruptibleClient(o redis.Options, l *logins) *pipelineConn {
-	alone := newInterrupter(&o, l)
-	return &pipelineConn{redis.NewClient(&o), alone}
 }
 
 type goRedisServer struct {
@@ -107,11 +101,12 @@ func (c *goRedisServer) closeFormer() {
 
 func (c *goRedisServer) Do(ctx context.Context, args []string) (any, error) {
 	x := &pipelineRequest{}
-	x.one = c.newCommand(ctx, x.args[:0], args)
+	x.one[0] = c.newCommand(ctx, x.args[:0], args)
+	x.cmds = x.one[:1:1]
 	if err := c.pipe.do(ctx, x); err != nil {
 		return nil, err
 	}
-	reply, err := x.one.Result()
+	reply, err := x.one[0].Result()
 	return reply, fromGoRedis(err)
 }
 

@@ -29,7 +29,7 @@ const maxPipeline = 512
 // they are answered or time out. There are at most two connections, so the order of commands is
 // kept on each connection only: see UnansweredError.
 type pipeline struct {
-	open func() *pipelineConn
+	open func() *pipelineConn // makes a client with one connection, or returns a user's with a pool
 
 	mu       sync.Mutex
 	current  *pipelineConn
@@ -38,12 +38,6 @@ type pipeline struct {
 	sending  bool // through current
 	late     lateTimer
 	closed   bool
-}
-
-// pipelineConn is a client with one connection, or a user's client with a pool.
-type pipelineConn struct {
-	client      *redis.Client
-	interrupter *interrupter // nil for a user's client
 }
 
 func newPipeline(open func() *pipelineConn) *pipeline {
@@ -56,29 +50,16 @@ func newPipeline(open func() *pipelineConn) *pipeline {
 	return p
 }
 
-// pipelineRequest has commands that are sent together: cmds, or one if that is nil.
+// pipelineRequest has commands that are sent together.
 type pipelineRequest struct {
-	one  singleTry
-	args [11]any // of one, if they are no more
 	cmds []singleTry
-	done chan struct{} // nil if it is sent directly
+	done chan struct{} // nil if the caller sends them itself
+
+	one  [1]singleTry // room for a single command
+	args [11]any      // and for its words, if they are no more
 }
 
-// last returns the last command.
-func (x *pipelineRequest) last() singleTry {
-	if x.cmds == nil {
-		return x.one
-	}
-	return x.cmds[len(x.cmds)-1]
-}
-
-// appendTo appends the commands to a list.
-func (x *pipelineRequest) appendTo(list []singleTry) []singleTry {
-	if x.cmds == nil {
-		return append(list, x.one)
-	}
-	return append(list, x.cmds...)
-}
+func (x *pipelineRequest) failed() bool { return x.cmds[len(x.cmds)-1].Err() != nil }
 
 // do returns once the commands of x have results, or with ctx's error if they may still be executed.
 // No other command comes between them.
@@ -87,7 +68,7 @@ func (p *pipeline) do(ctx context.Context, x *pipelineRequest) error {
 		return err
 	}
 	p.mu.Lock()
-	if p.current.interrupter != nil && !p.sending {
+	if p.current.own && !p.sending {
 		p.sending = true
 		p.late.begin(false)
 		c := p.current
@@ -130,13 +111,17 @@ func (p *pipeline) withdraw(x *pipelineRequest) bool {
 	return true
 }
 
-// doDirectly sends commands from the caller's goroutine, while no others are sent.
+// doDirectly sends commands from the caller's goroutine, while no others are sent: to wake another one and wait for it costs
+// a caller that is alone as much as the server's answer.
 func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, x *pipelineRequest) error {
-	interrupted := c.interrupter.run(ctx, func() { c.execOne(ctx, x) })
+	stop := context.AfterFunc(ctx, c.interrupt)
+	c.exec(ctx, x.cmds)
+	interrupted := !stop()
 	var landed chan struct{}
 	p.mu.Lock()
 	switch {
 	case interrupted:
+		c.interrupt() // which may not have begun elsewhere
 		landed = make(chan struct{})
 		if p.current == c && p.previous == nil && !p.closed {
 			p.replace()
@@ -150,19 +135,26 @@ func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, x *pipelineR
 		p.sending = false
 	}
 	p.mu.Unlock()
-	if x.last().Err() != nil && ctx.Err() != nil {
-		if interrupted {
-			return &UnansweredError{Err: ctx.Err(), Done: landed}
-		}
-		return ctx.Err()
+	switch {
+	case !x.failed() || ctx.Err() == nil:
+		return nil
+	case interrupted:
+		return &UnansweredError{Err: ctx.Err(), Done: landed}
 	}
-	return nil
+	return ctx.Err()
 }
 
-// drain waits for the outcome of commands that were interrupted.
+// drain waits for the outcome of commands that were interrupted. Their connection is not used again.
 func (p *pipeline) drain(c *pipelineConn, landed chan struct{}) {
-	c.interrupter.awaitAnswer(c.client.Options().ReadTimeout)
+	c.awaitAnswer()
 	close(landed)
+	p.mu.Lock()
+	if p.current == c && !p.closed {
+		c.close()
+		c = p.open()
+		p.current = c
+	}
+	p.mu.Unlock()
 	p.send(c)
 }
 
@@ -206,13 +198,6 @@ func (p *pipeline) close() {
 	}
 }
 
-func (c *pipelineConn) close() {
-	if c.interrupter != nil {
-		c.client.Close()
-		c.interrupter.close()
-	}
-}
-
 // send sends requests as long as there are any.
 func (p *pipeline) send(c *pipelineConn) {
 	for {
@@ -220,7 +205,11 @@ func (p *pipeline) send(c *pipelineConn) {
 		if batch == nil {
 			return
 		}
-		c.exec(context.Background(), batch)
+		cmds := batch[0].cmds
+		for _, x := range batch[1:] {
+			cmds = append(cmds, x.cmds...)
+		}
+		c.exec(context.Background(), cmds)
 		for _, x := range batch {
 			close(x.done)
 		}
@@ -245,31 +234,6 @@ func (p *pipeline) next(c *pipelineConn) []*pipelineRequest {
 	p.waiting = p.waiting[n:]
 	p.late.begin(len(p.waiting) > 0)
 	return batch
-}
-
-// exec sends the commands of requests. Each has its result and its error.
-func (c *pipelineConn) exec(ctx context.Context, batch []*pipelineRequest) {
-	if len(batch) == 1 {
-		c.execOne(ctx, batch[0])
-		return
-	}
-	list := make([]singleTry, 0, len(batch))
-	for _, x := range batch {
-		list = x.appendTo(list)
-	}
-	c.execAll(ctx, list)
-}
-
-func (c *pipelineConn) execOne(ctx context.Context, x *pipelineRequest) {
-	if x.cmds != nil {
-		c.execAll(ctx, x.cmds)
-		return
-	}
-	c.client.Process(ctx, x.one)
-}
-
-func (c *pipelineConn) execAll(ctx context.Context, cmds []singleTry) {
-	execPipeline(ctx, c.client.Pipeline(), cmds)
 }
 
 // execPipeline sends commands. If the server refuses the handshake of a new connection, go-redis sends none of them, and

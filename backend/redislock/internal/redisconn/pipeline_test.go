@@ -24,7 +24,7 @@ func TestPipelineForgetsWhatWasNotSent(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 2000 {
 		callers.Go(func() {
-			if err := c.pipe.do(ctx, &pipelineRequest{one: newCommand(ctx, []string{"PING"})}); !errors.Is(err, context.Canceled) {
+			if err := c.pipe.do(ctx, &pipelineRequest{cmds: []singleTry{newCommand(ctx, []string{"PING"})}}); !errors.Is(err, context.Canceled) {
 				t.Errorf("a command to a silent server: %v", err)
 			}
 		})
