@@ -5,108 +5,94 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
 // Acquire makes one attempt, in one round trip.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	rec, err := b.recipe(r.Hold)
+	err := b.check(r.Hold)
 	if err == nil {
 		err = r.Validate(b.caps)
 	}
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	g, err := b.storage.acquire(ctx, rec, r)
-	switch {
-	case err == nil || errors.Is(err, driver.ErrHeld):
-		b.markWorks()
-		b.releases.retried(r.Owner)
-		return g, err
-	default:
-		// Nobody would see a wrong password of a new client if Lock just waited.
-		b.abandoned.add(r.Owner, err)
-		return driver.Grant{}, b.fail("acquire", r.Name, redisconn.Final(err, b.works.Load()))
+	g, err := b.storage.Acquire(ctx, r)
+	if err != nil && !errors.Is(err, driver.ErrHeld) {
+		return driver.Grant{}, b.acquireFailed(ctx, r, g, err)
 	}
+	b.markWorks()
+	b.releases.retried(r.Owner)
+	if err != nil && b.isSemaphore(ctx, r, err) {
+		return driver.Grant{}, b.fail("acquire", r.Name, fmt.Errorf("%w: this name is a semaphore", driver.ErrInvalid))
+	}
+	return g, err
 }
 
-// acquire runs the script that acquires.
-func (s scripted) acquire(ctx context.Context, rec *recipe, r driver.Request) (driver.Grant, error) {
-	reply, err := s.run(ctx, rec.acquire, s.acquireCall(rec, r))
+// acquireFailed returns the error of an attempt that is neither granted nor refused. What it took nevertheless is given back.
+func (b *Backend) acquireFailed(ctx context.Context, r driver.Request, taken driver.Grant, err error) error {
+	if taken.TTL > 0 {
+		// If the release fails, the core repeats it: then no error may be final, since that would say that nothing was acquired.
+		if failed := b.storage.Release(ctx, r.Hold); failed != nil && !errors.Is(failed, driver.ErrLost) {
+			err = fmt.Errorf("%v; it is not certain that it was released: %v", err, failed)
+		}
+		err = driver.Spent(err)
+	}
+	b.abandoned.add(r.Owner, err)
+	// Nobody would see a wrong password of a new client if Lock just waited.
+	return b.fail("acquire", r.Name, redisconn.Final(err, b.works.Load()))
+}
+
+// isSemaphore reports whether what an attempt found held is a semaphore's counter, in a second round trip. Other programs
+// lock with numbers too, but only a semaphore has permits.
+func (b *Backend) isSemaphore(ctx context.Context, r driver.Request, err error) bool {
+	held := (*driver.HeldError)(nil)
+	if r.Mode != driver.Exclusive || !errors.As(err, &held) || len(held.Holders) != 1 {
+		return false
+	}
+	if _, err := strconv.ParseInt(held.Holders[0].Owner, 10, 64); err != nil {
+		return false
+	}
+	key := b.layout.Prefix + r.Name
+	reply, err := b.client.Do(ctx, key, []string{"EXISTS", layouts.PermitsKey(key)})
+	return err == nil && reply == int64(1)
+}
+
+// Acquire runs the script that acquires.
+func (s *scripted) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	reply, err := s.run(ctx, s.scripts[r.Mode].acquire, s.acquiring(r))
 	if err != nil {
-		return driver.Grant{}, s.faultOf(r.Name, notTaken(err))
+		return driver.Grant{}, faultOf(s.layout.Prefix+r.Name, redisconn.MarkUnsent(err))
 	}
-	return s.outcome(ctx, rec, r, reply)
+	return s.outcome(r, reply)
 }
 
-func (s *store) acquireCall(rec *recipe, r driver.Request) call {
-	name := s.prefix + r.Name
-	c := newCall(append(rec.keys(words(usualWords), name, r.Owner), s.layout.counter(s.prefix, r.Name)))
-	note := s.meta.noteStart(r.Owner, r.Meta)
-	if r.Mode == driver.Exclusive && s.layout.span > 1 {
-		// The note is the value, and begins with all that the script needs.
-		c.add(note, millis(r.TTL), bit(r.Queue))
-		return c
-	}
-	c.add(rec.field(r.Owner), millis(r.TTL), note)
-	if rec.acquireArgs != nil {
-		c.add(rec.acquireArgs(name, r)...)
-	}
+func (s *scripted) acquiring(r driver.Request) command {
+	m, key := s.layout.Mode(r.Mode), s.layout.Prefix+r.Name
+	c := newCommand(append(m.Keys(words(usualWords), key, r.Owner), s.layout.Counter(r.Name)))
+	c.words = m.AcquireArgs(c.words, key, s.notes.Start(r.Owner, r.Meta), r)
 	return c
 }
 
-// usualWords is the number of keys and arguments of an exclusive lock in the default layout.
-const usualWords = 7
-
 // outcome reads an acquire's reply.
-func (s *store) outcome(ctx context.Context, rec *recipe, r driver.Request, reply any) (driver.Grant, error) {
-	id, ok := reply.(string)
-	if !ok {
-		return driver.Grant{}, s.refused(ctx, r, reply)
+func (s *scripted) outcome(r driver.Request, reply any) (driver.Grant, error) {
+	if id, granted := reply.(string); granted {
+		return s.layout.Grant(r, id)
 	}
-	fence, err := s.layout.fence(id)
-	if err != nil {
-		return driver.Grant{}, fmt.Errorf("the fence counter answered %q: %w", id, err)
+	list, _ := reply.([]any)
+	switch len(list) {
+	case 0:
+		return driver.Grant{}, fmt.Errorf("unexpected answer %v", reply)
+	case 1:
+		return driver.Grant{}, layouts.Held(redisconn.Integer(list[0]))
 	}
-	return driver.Grant{Fence: fence, Fences: min(max(r.Fences, 1), rec.span), TTL: r.TTL}, nil
-}
-
-// refused returns the error of a refusal, in a second round trip if a number is in the way.
-func (s *store) refused(ctx context.Context, r driver.Request, reply any) error {
-	list, ok := reply.([]any)
-	if !ok || len(list) == 0 {
-		return fmt.Errorf("unexpected answer %v", reply)
-	}
-	e := &driver.HeldError{}
-	left := integer(list[0])
-	if d := lifeLeft(left); d >= 0 {
-		// The key ends in the course of its last millisecond.
-		e.Retry = d + time.Millisecond
-	}
-	if len(list) < 2 {
-		return e
-	}
+	left := redisconn.Integer(list[0])
 	value, ok := list[1].(string)
 	if !ok {
-		return e
+		return driver.Grant{}, layouts.Held(left)
 	}
-	if r.Mode == driver.Exclusive && s.isSemaphore(ctx, r.Name, value) {
-		return fmt.Errorf("%w: this name is a semaphore", driver.ErrInvalid)
-	}
-	e.Holders = []driver.Holder{s.layout.stringHolder(value, 0, left)}
-	return e
-}
-
-// isSemaphore reports whether a lock's value is a semaphore's counter. Other programs lock with
-// numbers too, but only a semaphore has permits.
-func (s *store) isSemaphore(ctx context.Context, name, value string) bool {
-	if _, err := strconv.ParseInt(value, 10, 64); err != nil {
-		return false
-	}
-	key := s.prefix + name
-	reply, err := s.client.Do(ctx, key, []string{"EXISTS", permitsKey(key)})
-	return err == nil && reply == int64(1)
+	return driver.Grant{}, layouts.Held(left, s.layout.StringHolder(value, 0, left))
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
@@ -16,7 +16,10 @@ import (
 
 // Backend keeps locks in Redis. It is safe for concurrent use.
 type Backend struct {
-	*store
+	client        redisconn.Client
+	pubsub        *redisconn.PubSub
+	layout        *layouts.Layout
+	replicas      replicas // whose acknowledgement a lock needs
 	storage       storage
 	abandoned     abandonedAcquires
 	caps          driver.Caps
@@ -51,17 +54,17 @@ func (b *Backend) Close() error {
 
 var errNoScripts = fmt.Errorf("%w: the server's user may not run scripts, which all but exclusive locks need", driver.ErrUnsupported)
 
-// recipe returns how a hold is written, or why it can't be.
-func (b *Backend) recipe(h driver.Hold) (*recipe, error) {
+// check returns an error if a hold can't be kept.
+func (b *Backend) check(h driver.Hold) error {
 	switch {
 	case b.closed.Load():
-		return nil, driver.ErrClosed
+		return driver.ErrClosed
 	case b.caps.Modes.Has(h.Mode):
-		return b.layout.recipes[h.Mode], b.checkName(h.Name)
+		return b.layout.CheckName(h.Name)
 	case driver.AllModes.Has(h.Mode):
-		return nil, fmt.Errorf("mode %v: %w", h.Mode, errNoScripts)
+		return fmt.Errorf("mode %v: %w", h.Mode, errNoScripts)
 	}
-	return nil, fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
+	return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
 }
 
 // fail says which call failed, and whether the backend was closed meanwhile. That is no fact
@@ -107,91 +110,9 @@ func (b *Backend) Identity(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("redislock: asking the server who it is: %w", redisconn.Explain(err))
 	}
-	_, id, _ := strings.Cut(text(reply), "\nrun_id:")
+	_, id, _ := strings.Cut(redisconn.Text(reply), "\nrun_id:")
 	if id, _, _ = strings.Cut(id, "\r"); id == "" {
 		return "", driver.ErrSkip
 	}
 	return id, nil
-}
-
-// checkName refuses names whose keys a cluster has in several slots, and names whose keys may be
-// another lock's.
-func (s *store) checkName(name string) error {
-	key := s.prefix + name
-	if s.client.Strict() {
-		if err := oneSlot(key); err != nil {
-			return err
-		}
-	}
-	if rule := reserved(key); rule != "" {
-		return fmt.Errorf("%w: the name %s: keys that %s belong to other locks, which keep their data there", driver.ErrInvalid, driver.Quote(key), rule)
-	}
-	if inner, ok := braced(key); ok && s.layout.span == 1 {
-		return fmt.Errorf("%w: the name %s: in the layout %q it would share keys with %s; use that", driver.ErrInvalid, driver.Quote(key), Redisson, driver.Quote(inner))
-	}
-	return nil
-}
-
-// checkPrefix refuses prefixes that no name may follow.
-func (s *store) checkPrefix() error {
-	if at := slices.IndexFunc(reservedStarts, func(start string) bool { return strings.HasPrefix(s.prefix, start) }); at >= 0 {
-		return fmt.Errorf("%w: %q: keys that begin with %q belong to other locks", driver.ErrInvalid, s.prefix, reservedStarts[at])
-	}
-	if s.client.Strict() {
-		return oneSlot(s.prefix)
-	}
-	return nil
-}
-
-// abandonedAcquires are the attempts whose callers gave up, and that may still be executed: a
-// later command may go through another connection. The release of their Owner waits for them,
-// or else it would leave a lock behind. No other calls of an Owner need an order: a late renewal
-// or attempt shortens nothing, and a released Owner does not come back.
-type abandonedAcquires struct {
-	some atomic.Bool
-
-	mu      sync.Mutex
-	byOwner map[string][]<-chan struct{}
-}
-
-// add remembers an attempt, as long as it may be executed, if its error says that it may.
-func (a *abandonedAcquires) add(owner string, err error) {
-	u := (*redisconn.UnansweredError)(nil)
-	if !errors.As(err, &u) {
-		return
-	}
-	a.some.Store(true)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.byOwner == nil {
-		a.byOwner = map[string][]<-chan struct{}{}
-	}
-	a.byOwner[owner] = append(a.byOwner[owner], u.Done)
-	go func() {
-		<-u.Done
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		rest := slices.DeleteFunc(slices.Clone(a.byOwner[owner]), func(done <-chan struct{}) bool { return done == u.Done })
-		if a.byOwner[owner] = rest; len(rest) == 0 {
-			delete(a.byOwner, owner)
-		}
-	}()
-}
-
-// wait returns once no remembered attempt of an Owner can be executed any more.
-func (a *abandonedAcquires) wait(ctx context.Context, owner string) error {
-	if !a.some.Load() {
-		return nil
-	}
-	a.mu.Lock()
-	list := a.byOwner[owner]
-	a.mu.Unlock()
-	for _, done := range list {
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
 }

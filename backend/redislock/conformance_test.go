@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
@@ -33,7 +34,7 @@ func conformEach(t *testing.T, o opener) {
 }
 
 // isReserved says which names a single server refuses in either layout.
-func isReserved(name string) bool { return reserved(name) != "" }
+func isReserved(name string) bool { return layouts.Reserved(name) != "" }
 
 // conform runs the suite, each connection through a proxy of its own.
 func conform(t *testing.T, srv *testserver.RedisServer, o opener, opts Options) {
@@ -79,7 +80,7 @@ func TestLongScriptlessConformanceOfRedis6(t *testing.T) {
 
 func openOldest(t testing.TB, addr string, opts Options) *Backend {
 	b := openOwn(t, addr, opts)
-	b.client = oldestClient{b.client}
+	sendThrough(b, oldestClient{b.client})
 	return b
 }
 

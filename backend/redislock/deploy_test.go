@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
@@ -156,7 +157,7 @@ func harness(t *testing.T, w way, addrs []string, opts Options, refuses func(str
 }
 
 // isNoClusterName says which names a cluster refuses in either layout.
-func isNoClusterName(name string) bool { return oneSlot(name) != nil || isReserved(name) }
+func isNoClusterName(name string) bool { return layouts.OneSlot(name) != nil || isReserved(name) }
 
 func TestClusterConformance(t *testing.T) {
 	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), String, isNoClusterName)

@@ -125,7 +125,7 @@
 // A user needs the keys above, the channels distlock_free:*, redisson_lock__channel:*,
 // redisson_rwlock:*, redisson_sc:*, and the commands
 //
-//   - with scripts: EVALSHA, EVAL and the commands in scripts/*.lua; with replicas: WAIT;
+//   - with scripts: EVALSHA, EVAL and the commands in scripts/composed; with replicas: WAIT;
 //   - without: SET GET PTTL EXISTS XADD, WATCH UNWATCH MGET MULTI EXEC PEXPIRE DEL LINDEX
 //     PUBLISH; for Inspect and List TYPE TIME LRANGE SCAN GETRANGE.
 //

@@ -196,7 +196,7 @@ func TestCloseEndsWhatIsOnItsWay(t *testing.T) {
 	b := openOwn(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
 	c := &countingClient{Client: b.client}
-	b.client = c
+	sendThrough(b, c)
 	srv.Pause()
 	answers := make(chan error)
 	for range 3 {

@@ -399,22 +399,28 @@ func (b denier) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 }
 
 // changed is a script with another piece in place of one that it must have once.
-func changed(t *testing.T, s *script, e edit) *script {
-	t.Helper()
-	source := strings.Replace(s.in(redisconn.PubSubClassic).source, e.old, e.new, 1)
-	sum := sha1.Sum([]byte(source))
-	v := version{source: source, sha: hex.EncodeToString(sum[:])}
-	return &script{redisconn.PubSubClassic: func() version { return v }}
+func changed(sc *script, e edit) (_ *script, is bool) {
+	text := sc.sources[redisconn.PubSubClassic]().text
+	mutant := strings.Replace(text, e.old, e.new, 1)
+	sum := sha1.Sum([]byte(mutant))
+	var changed script
+	changed.sources[redisconn.PubSubClassic] = func() source { return source{mutant, hex.EncodeToString(sum[:])} }
+	return &changed, mutant != text
 }
 
 func (m fuzzMutant) apply(t *testing.T, b *Backend) fuzzed {
-	for _, e := range m.edits {
-		r := b.layout.recipes[e.mode]
-		take, drop := changed(t, r.acquire, e), changed(t, r.release, e)
-		if take.in(redisconn.PubSubClassic) == r.acquire.in(redisconn.PubSubClassic) && drop.in(redisconn.PubSubClassic) == r.release.in(redisconn.PubSubClassic) {
-			t.Errorf("no script of %v has %q", e.mode, e.old)
+	if s, is := b.storage.(*scripted); is {
+		own := *s.scripts
+		s.scripts = &own
+		for _, e := range m.edits {
+			of := &own[e.mode]
+			take, takes := changed(of.acquire, e)
+			drop, drops := changed(of.release, e)
+			if !takes && !drops {
+				t.Errorf("no script of %v has %q", e.mode, e.old)
+			}
+			of.acquire, of.release = take, drop
 		}
-		r.acquire, r.release = take, drop
 	}
 	if m.wrap != nil {
 		return m.wrap(b)

@@ -4,15 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
-	"net/url"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
@@ -24,131 +21,54 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if b.closed.Load() {
 		return driver.Info{}, driver.ErrClosed
 	}
-	if err := b.checkName(name); err != nil {
+	if err := b.layout.CheckName(name); err != nil {
 		return driver.Info{}, err
 	}
-	n := b.prefix + name
-	s, err := b.storage.readKey(ctx, n)
+	key := b.layout.Prefix + name
+	seen, err := b.storage.Read(ctx, key)
 	if err != nil {
-		return driver.Info{}, b.fail("inspect", name, b.faultOf(name, err))
+		return driver.Info{}, b.fail("inspect", name, err)
 	}
-	if !b.layout.isLock(s) {
-		return driver.Info{}, b.fail("inspect", name, b.noLock(name, "a "+s.kind))
+	info := b.layout.Info(name, seen)
+	if info == nil {
+		return driver.Info{}, b.fail("inspect", name, layouts.NoLock(key, "a "+seen.Kind))
 	}
-	info := driver.Info{Name: name, WaiterCount: -1}
-	switch s.kind {
-	case "string":
-		if b.layout.span > 1 { // otherwise the free permits of a semaphore without holders
-			info.Mode, info.Holders = driver.Exclusive, []driver.Holder{b.layout.stringHolder(s.value, s.now, s.left)}
-		}
-	case "semaphore":
-		b.showSemaphore(&info, s)
-	case "hash":
-		b.showHash(&info, s)
-	}
-	if len(s.waiters) > 0 {
-		info.Waiters, info.WaiterCount = s.waiters, len(s.waiters)
-	}
-	return info, nil
+	return *info, nil
 }
 
-// readKey runs the script that inspects.
-func (s scripted) readKey(ctx context.Context, key string) (snapshot, error) {
-	reply, err := s.run(ctx, inspectScript, callOf(append([]string{key, permitsKey(key)}, s.layout.queueKeys(key)...), []string{tagged(key)}))
+// Read runs the script that inspects.
+func (s *scripted) Read(ctx context.Context, key string) (layouts.Snapshot, error) {
+	c := newCommand(append(append(words(usualWords), key, layouts.PermitsKey(key)), s.layout.QueueKeys(key)...))
+	c.words = append(c.words, layouts.Tagged(key))
+	reply, err := s.run(ctx, inspectScript, c)
 	if err != nil {
-		return snapshot{}, err
+		return layouts.Snapshot{}, faultOf(key, err)
 	}
 	return readSnapshot(reply)
 }
 
-// isLock tells locks of this layout from other data. Locks of other libraries are locks too.
-func (l *layout) isLock(s snapshot) bool {
-	redisson := l.span == 1
-	switch s.kind {
-	case "none", "semaphore":
-		return true
-	case "string":
-		_, err := strconv.Atoi(s.value)
-		return !redisson && isLockString(s.value, s.left) || redisson && err == nil && s.left == -1 // free permits
-	case "hash":
-		return (s.value == "read" || s.value == "write") && s.left != -1 ||
-			redisson && s.value == "" && len(s.holders) == 1 && fieldForm().MatchString(s.holders[0].written)
-	}
-	return false
-}
-
-func readSnapshot(reply any) (snapshot, error) {
+func readSnapshot(reply any) (layouts.Snapshot, error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != 6 {
-		return snapshot{}, errAnswer
+		return layouts.Snapshot{}, redisconn.ErrUnexpected
 	}
-	s := snapshot{kind: text(list[0]), now: time.Duration(integer(list[1])) * time.Microsecond,
-		left: integer(list[2]), value: text(list[3])}
+	seen := layouts.Snapshot{
+		Kind: redisconn.Text(list[0]), Now: time.Duration(redisconn.Integer(list[1])) * time.Microsecond,
+		Left: redisconn.Integer(list[2]), Value: redisconn.Text(list[3]),
+	}
 	holders, _ := list[4].([]any)
 	for _, h := range holders {
 		if h, ok := h.([]any); ok && len(h) == 3 {
-			s.holders = append(s.holders, holderRecord{text(h[0]), integer(h[1]), text(h[2])})
+			seen.Holders = append(seen.Holders, layouts.Written{Name: redisconn.Text(h[0]), Left: redisconn.Integer(h[1]), Note: redisconn.Text(h[2])})
 		}
 	}
 	waiters, _ := list[5].([]any)
 	for _, w := range waiters {
 		if w, ok := w.([]any); ok && len(w) == 2 {
-			s.waiters = append(s.waiters, driver.Holder{Owner: ownerOf(text(w[0])), Mode: driver.Exclusive, Held: -1, Left: lifeLeft(integer(w[1]))})
+			seen.Waiters = append(seen.Waiters, layouts.Waiter(redisconn.Text(w[0]), redisconn.Integer(w[1])))
 		}
 	}
-	return s, nil
-}
-
-// stringHolder reads the value of a string lock, of distlock or of another program.
-func (l *layout) stringHolder(value string, now time.Duration, left int64) driver.Holder {
-	h := driver.Holder{Mode: driver.Exclusive, Held: -1, Left: lifeLeft(left)}
-	if !noteForm().MatchString(value) || !l.readNote(value, now, &h) {
-		h.Owner, h.Foreign = value, true
-	}
-	return h
-}
-
-func (b *Backend) showSemaphore(info *driver.Info, s snapshot) {
-	for _, p := range s.holders {
-		b.show(info, driver.Counted, permitOwner(p.written), p, s.now)
-	}
-	if free, err := strconv.Atoi(s.value); err == nil && len(info.Holders) > 0 {
-		info.Mode, info.Limit = driver.Counted, free+len(info.Holders)
-	}
-}
-
-func (b *Backend) showHash(info *driver.Info, s snapshot) {
-	for _, f := range s.holders {
-		mode := driver.Exclusive
-		switch {
-		case strings.HasSuffix(f.written, ":write"):
-			mode = driver.Write
-		case s.value != "":
-			mode = driver.Read
-		}
-		b.show(info, mode, ownerOf(f.written), f, s.now)
-		// A Java writer that also reads is a writer.
-		if info.Mode != driver.Write {
-			info.Mode = mode
-		}
-	}
-}
-
-func (b *Backend) show(info *driver.Info, mode driver.Mode, owner string, s holderRecord, now time.Duration) {
-	h := driver.Holder{Held: -1}
-	if !b.layout.readNote(s.note, now, &h) || h.Owner != owner {
-		h = driver.Holder{Held: -1}
-	}
-	h.Owner, h.Mode, h.Left = owner, mode, lifeLeft(s.left)
-	info.Holders = append(info.Holders, h)
-}
-
-// lifeLeft reads PTTL's answer: -1 if the key has no TTL.
-func lifeLeft(ms int64) time.Duration {
-	if ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
-		return -1
-	}
-	return time.Duration(ms) * time.Millisecond
+	return seen, nil
 }
 
 // List finds the locks that are held or waited for, by looking at all keys of the
@@ -168,11 +88,11 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 	shown := map[string]bool{}
 	show := func(key string) bool {
-		if shown[key] || !strings.HasPrefix(key, b.prefix+prefix) {
+		if shown[key] || !strings.HasPrefix(key, b.layout.Prefix+prefix) {
 			return true
 		}
 		shown[key] = true
-		return yield(strings.TrimPrefix(key, b.prefix))
+		return yield(strings.TrimPrefix(key, b.layout.Prefix))
 	}
 	for _, s := range servers {
 		more, err := b.listServer(ctx, s, prefix, show)
@@ -192,8 +112,8 @@ type keyScan struct{ pattern, kind, cursor string }
 // keyScans returns the scans that find all locks. The server leaves out other types, so that a
 // key of another program costs nothing beyond its part of a page.
 func (b *Backend) keyScans(prefix string) []*keyScan {
-	pattern := glob(b.prefix+prefix) + "*"
-	all := []*keyScan{{pattern, "string", "0"}, {b.layout.queuePrefix + "*", "list", "0"}}
+	pattern := glob(b.layout.Prefix+prefix) + "*"
+	all := []*keyScan{{pattern, "string", "0"}, {b.layout.QueuePrefix + "*", "list", "0"}}
 	if b.caps.Modes.Has(driver.Write) {
 		all = append(all, &keyScan{pattern, "hash", "0"})
 	}
@@ -236,14 +156,14 @@ func (b *Backend) names(ctx context.Context, p *keyScan, page redisconn.Answer) 
 	}
 	list, ok := page.Reply.([]any)
 	if !ok || len(list) != 2 {
-		return nil, errAnswer
+		return nil, redisconn.ErrUnexpected
 	}
-	p.cursor = text(list[0])
+	p.cursor = redisconn.Text(list[0])
 	if p.kind != "list" {
-		return b.locks(ctx, p.kind, texts(list[1]))
+		return b.locks(ctx, p.kind, redisconn.Texts(list[1]))
 	}
-	for _, key := range texts(list[1]) {
-		if name, ok := nameOfQueue(key, b.layout.queuePrefix); ok {
+	for _, key := range redisconn.Texts(list[1]) {
+		if name, ok := b.layout.QueueName(key); ok {
 			names = append(names, name)
 		}
 	}
@@ -254,7 +174,7 @@ func (b *Backend) names(ctx context.Context, p *keyScan, page redisconn.Answer) 
 func (b *Backend) locks(ctx context.Context, kind string, keys []string) ([]string, error) {
 	bySlot := map[int][]string{}
 	for _, key := range keys {
-		if b.checkName(strings.TrimPrefix(key, b.prefix)) == nil {
+		if b.layout.CheckName(strings.TrimPrefix(key, b.layout.Prefix)) == nil {
 			slot := b.client.Slot(key)
 			bySlot[slot] = append(bySlot[slot], key)
 		}
@@ -265,7 +185,7 @@ func (b *Backend) locks(ctx context.Context, kind string, keys []string) ([]stri
 	var wg wait.Group
 	for _, some := range bySlot {
 		wg.Go(func() {
-			found, err := b.storage.locks(ctx, kind, some)
+			found, err := b.storage.Locks(ctx, kind, some)
 			mu.Lock()
 			defer mu.Unlock()
 			held, failed = append(held, found...), cmp.Or(failed, err)
@@ -279,23 +199,25 @@ func (b *Backend) locks(ctx context.Context, kind string, keys []string) ([]stri
 // does nothing else meanwhile.
 const listChunk = 250
 
-// locks runs the script for keys of this type, which answers a 1 for each lock.
-func (s scripted) locks(ctx context.Context, kind string, keys []string) (held []string, err error) {
+// Locks runs the script for keys of this type, which answers a 1 for each lock.
+func (s *scripted) Locks(ctx context.Context, kind string, keys []string) (held []string, err error) {
 	for some := range slices.Chunk(keys, listChunk) {
-		script, all, plain := listHashes, slices.Clone(some), s.layout.span == 1
+		sc, keys, plain := listHashes, append(words(2*len(some)+1), some...), s.layout.Redisson
 		if kind == "string" {
-			script, plain = listStrings, s.layout.span > 1
+			sc, plain = listStrings, !s.layout.Redisson
 			for _, key := range some {
-				all = append(all, permitsKey(key))
+				keys = append(keys, layouts.PermitsKey(key))
 			}
 		}
-		reply, err := s.run(ctx, script, callOf(all, []string{bit(plain)}))
+		c := newCommand(keys)
+		c.words = append(c.words, layouts.Bit(plain))
+		reply, err := s.run(ctx, sc, c)
 		if err != nil {
 			return nil, err
 		}
-		answers := text(reply)
+		answers := redisconn.Text(reply)
 		if len(answers) != len(some) {
-			return nil, errAnswer
+			return nil, redisconn.ErrUnexpected
 		}
 		for i, key := range some {
 			if answers[i] == '1' {
@@ -310,88 +232,3 @@ var globEscape = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`,
 
 // glob is a pattern that matches just s.
 func glob(s string) string { return globEscape.Replace(s) }
-
-// readNote fills in h from a note, and reports whether it is one.
-func (l *layout) readNote(note string, now time.Duration, h *driver.Holder) bool {
-	parts := strings.Split(strings.TrimPrefix(note, "+"), " ")
-	if len(parts) != 3 || len(parts[0]) != ownerLen {
-		return false
-	}
-	last, first, again := strings.Cut(parts[2], ",")
-	if !again {
-		first = last
-	}
-	fence := uint64(0)
-	if last != "" { // clients without scripts do not know it
-		var err error
-		if fence, err = l.fence(last); err != nil {
-			return false
-		}
-	}
-	h.Owner, h.Fence, h.Meta = parts[0], fence, readMeta(parts[1])
-	// The counter is at least the server's clock, so a hold is at least as old as
-	// that says; a counter that is ahead of the clock says nothing.
-	if since, err := number64(first); err == nil && time.Duration(since)*time.Microsecond <= now {
-		h.Held = now - time.Duration(since)*time.Microsecond
-	}
-	return true
-}
-
-func readMeta(query string) map[string]string {
-	values, err := url.ParseQuery(query)
-	if err != nil || len(values) == 0 {
-		return nil
-	}
-	meta := make(map[string]string, len(values))
-	for key := range values {
-		meta[key] = values.Get(key)
-	}
-	return meta
-}
-
-// maxToken is the length of the longest token that another library is expected to write.
-const maxToken = 1024
-
-const uuidForm = `[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`
-
-// The forms of what a lock's key stores. They are compiled on first use: that costs more than all else that
-// the package does at the start of a program.
-var (
-	noteStart = form(`^` + uuidForm + ` $`)
-	noteForm  = form(`^` + uuidForm + ` [^ ]* [0-9,-]*$`)
-	fieldForm = form(`^` + uuidForm + `:-?[0-9]+$`)            // of Redisson's hashes
-	tokenForm = form(`^(?:` + uuidForm + `|[0-9a-fA-F]{32})$`) // redis-py's may have no TTL
-)
-
-func form(expression string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
-}
-
-// isLockString reports whether a string may be a lock: distlock's own, or the token of another
-// library or script. left is PTTL's answer. scripts/foreign.lua has the same rule.
-//
-// Tokens are arbitrary strings, so a string with a TTL counts as one unless it is a JSON object,
-// or long. Without a TTL it has to look like one.
-func isLockString(value string, left int64) bool {
-	switch {
-	case noteForm().MatchString(value):
-		return true
-	case left == -1:
-		return tokenForm().MatchString(value)
-	}
-	return len(value) <= maxToken && !(strings.HasPrefix(value, "{") && strings.HasSuffix(value, "}"))
-}
-
-// noToken describes a string that is no token.
-func noToken(left int64) string {
-	if left == -1 {
-		return "a string without a TTL"
-	}
-	return "a string that is no token"
-}
-
-// noLock returns the error for a key whose data are no lock of the requested kind.
-func (s *store) noLock(name, data string) error {
-	return fmt.Errorf("%w: the key %s holds %s: this is other data, or a lock in an unknown form; use another name, or keep locks apart from other data by a prefix, such as ?prefix=locks: in the URL, or Options.Prefix",
-		driver.ErrInvalid, driver.Quote(s.prefix+name), data)
-}

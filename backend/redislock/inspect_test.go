@@ -173,13 +173,13 @@ func attempts(b *Backend) []driver.Request {
 
 func refusesOther(t *testing.T, b *Backend, c *redis.Client, what string, write func(*redis.Client, string) error, r driver.Request) {
 	t.Helper()
-	if b.layout.span == 1 && r.Mode == driver.Counted && what == "a number" {
+	if b.layout.Redisson && r.Mode == driver.Counted && what == "a number" {
 		return // may be a Java semaphore
 	}
 	queue := r.Queue
 	r = request("", r.Mode)
 	r.Limit, r.Queue = 42, queue // as many as the number in the key, which is no semaphore
-	key := b.prefix + r.Name
+	key := b.layout.Prefix + r.Name
 	if err := write(c, key); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ var tokens = map[string]struct {
 // Tokens of others are respected, in the queue too.
 func TestTokensOfOthersHold(t *testing.T) {
 	for name, b := range foreignRigs(t) {
-		if b.layout.span == 1 {
+		if b.layout.Redisson {
 			continue // hashes only
 		}
 		t.Run(name, func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestTokensOfOthersHold(t *testing.T) {
 			for library, token := range tokens {
 				r := request("", driver.Exclusive)
 				r.Queue = b.caps.QueueingOf(r.Mode) != driver.QueueNever
-				c.Set(bg, b.prefix+r.Name, token.value, token.ttl)
+				c.Set(bg, b.layout.Prefix+r.Name, token.value, token.ttl)
 				_, err := b.Acquire(t.Context(), r)
 				held := (*driver.HeldError)(nil)
 				if !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign {
@@ -312,12 +312,12 @@ func TestBreakComparesTheValue(t *testing.T) {
 			if err != nil || len(info.Holders) != 1 {
 				t.Fatalf("%+v, %v", info, err)
 			}
-			c.Set(bg, b.prefix+r.Name, "an order", time.Hour)
+			c.Set(bg, b.layout.Prefix+r.Name, "an order", time.Hour)
 			h := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: r.Mode}
 			if err := b.Release(t.Context(), h); !errors.Is(err, driver.ErrLost) {
 				t.Errorf("release: %v, want ErrLost", err)
 			}
-			if v := c.Get(bg, b.prefix+r.Name).Val(); v != "an order" {
+			if v := c.Get(bg, b.layout.Prefix+r.Name).Val(); v != "an order" {
 				t.Errorf("the value is %q", v)
 			}
 		})
@@ -336,7 +336,7 @@ func TestBothRulesForTokensAgree(t *testing.T) {
 			var got []string
 			for _, rig := range []string{"string", "scriptless"} {
 				b, r := rigs[rig], request("", driver.Exclusive)
-				c.Set(bg, b.prefix+r.Name, value, ttl)
+				c.Set(bg, b.layout.Prefix+r.Name, value, ttl)
 				_, err := b.Acquire(t.Context(), r)
 				_, inspect := b.Inspect(t.Context(), r.Name)
 				got = append(got, fmt.Sprint(errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrInvalid), errors.Is(inspect, driver.ErrInvalid)))

@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -82,12 +81,12 @@ const javaOwner = "8743c9c0-0795-4907-87fd-6c719a6b4586:52"
 // keysBeside are the keys that may be there because a name is used: those that the server
 // has meanwhile, those that it may have in either layout, and Java's.
 func keysBeside(t *testing.T, b *Backend, c *redis.Client, name string) []string {
-	keys := append(ownQueueKeys(name), javaQueueKeys(name)...)
-	keys = append(keys, b.layout.counter(b.prefix, name), "distlock:fence", slotCounter("", name), "app:distlock:fence", slotCounter("app:", name), slotCounter("{app}", name),
-		tokenKey(name), permitsKey(name), tagged(name)+":timeout",
-		holdKey(name, driver.NewOwner()), holdKey(name, javaOwner), readerKey(name, driver.NewOwner()), readerKey(name, javaOwner),
-		tagged(name)+":"+javaOwner+":rwlock_timeout:12", "redisson_unlock_latch:"+tagged(name)+":0123456789abcdef0123456789abcdef",
-		tagged(name)+":distlock:none", "distlock_guard:{"+name+"}", "{"+name+"}:distlock_guard")
+	keys := append(layouts.String("", false).QueueKeys(name), layouts.Redisson("", false).QueueKeys(name)...)
+	keys = append(keys, b.layout.Counter(name), "distlock:fence", layouts.String("", true).Counter(name), "app:distlock:fence", layouts.String("app:", true).Counter(name), layouts.String("{app}", true).Counter(name),
+		layouts.TokenKey(name), layouts.PermitsKey(name), layouts.Tagged(name)+":timeout",
+		layouts.HoldKey(name, driver.NewOwner()), layouts.HoldKey(name, javaOwner), layouts.ReaderKey(name, driver.NewOwner()), layouts.ReaderKey(name, javaOwner),
+		layouts.Tagged(name)+":"+javaOwner+":rwlock_timeout:12", "redisson_unlock_latch:"+layouts.Tagged(name)+":0123456789abcdef0123456789abcdef",
+		layouts.Tagged(name)+":distlock:none", "distlock_guard:{"+name+"}", "{"+name+"}:distlock_guard")
 	lifeOf(t, b, c, name, func() {
 		found, err := c.Keys(t.Context(), "*").Result()
 		if err != nil {
@@ -103,7 +102,7 @@ func keysBeside(t *testing.T, b *Backend, c *redis.Client, name string) []string
 // similarNames are names that share something with another one, but no key of it.
 func similarNames(name string) []string {
 	names := []string{strings.Trim(name, "{}"), "{" + name + "}", name + ":timeout", name + ":distlock", name + ":1"}
-	for _, channel := range []string{freeChannel(name), lockChannel(name), rwChannel(name), permitsChannel(name)} {
+	for _, channel := range []string{layouts.FreeChannel(name), layouts.LockChannel(name), layouts.RWChannel(name), layouts.PermitsChannel(name)} {
 		names = append(names, channel, channel+":"+driver.NewOwner())
 	}
 	return slices.DeleteFunc(names, func(n string) bool { return n == name })
@@ -191,8 +190,8 @@ func refuses(t *testing.T, b *Backend, c *redis.Client, name string) bool {
 	defer c.Del(t.Context(), name)
 	_, err := b.Inspect(t.Context(), name)
 	want := errors.Is(err, driver.ErrInvalid)
-	for mode := range b.layout.recipes {
-		r := request(name, driver.Mode(mode))
+	for _, mode := range allModes {
+		r := request(name, mode)
 		if !b.Caps().Modes.Has(r.Mode) {
 			continue
 		}
@@ -238,28 +237,6 @@ func wantLines(t *testing.T, what string, got, want []string) {
 		if got[i] != want[i] {
 			t.Errorf("%s: call %d: %s; want %s", what, i, got[i], want[i])
 			return
-		}
-	}
-}
-
-// Names that are taken have all their keys in one slot, and the others are refused.
-func TestNamesInOneSlot(t *testing.T) {
-	for name, ok := range map[string]bool{
-		"job": true, "{job}": true, "a{b}c": true, "a}b": false, "}": false, "}{a}": true, "{a}{": true, "{a}}": true, "{a{b}": true, "{{a}": true,
-		"a{b": false, "{": false, "{}": false, "{}a": false, "a{}{b}": false, "}{": false,
-	} {
-		together := true
-		keys := []string{holdKey(name, "o"), tokenKey(name), permitsKey(name),
-			readerKey(name, "o"), freeChannel(name), lockChannel(name), rwChannel(name), permitsChannel(name)}
-		keys = append(append(keys, javaQueueKeys(name)...), ownQueueKeys(name)...)
-		for _, key := range keys {
-			together = together && redisconn.SlotOf(key) == redisconn.SlotOf(name)
-		}
-		if together != ok {
-			t.Errorf("%q: keys in one slot: %v", name, together)
-		}
-		if err := oneSlot(name); errors.Is(err, driver.ErrInvalid) == ok || err != nil && !strings.Contains(err.Error(), strconv.Quote(name)) {
-			t.Errorf("%q: %v", name, err)
 		}
 	}
 }

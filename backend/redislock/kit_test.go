@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/backend/redislock/internal/scriptless"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/redis/go-redis/v9"
@@ -190,7 +192,7 @@ func dump(t testing.TB, c *redis.Client, r driver.Request) []string {
 			ttl = roundUp(d - time.Millisecond) // as in content
 		}
 		line := fmt.Sprintf("%s %s %s", key, content(ctx, c, key), ttl)
-		for i, id := range []string{permitID(r.Owner), r.Owner, r.Name} {
+		for i, id := range []string{layouts.PermitID(r.Owner), r.Owner, r.Name} {
 			line = strings.ReplaceAll(line, id, []string{"ID", "OWNER", "NAME"}[i])
 		}
 		lines = append(lines, line)
@@ -287,4 +289,20 @@ func serverOf(b *Backend) redisconn.Server {
 		panic(err)
 	}
 	return s
+}
+
+// fencesPerGrant is how many fences a number of the counter stands for in the layout "string".
+var fencesPerGrant = layouts.String("", false).Span
+
+// sendThrough lets b's calls use another client, and its subscriptions the one that they have.
+func sendThrough(b *Backend, c redisconn.Client) {
+	b.client = c
+	switch s := b.storage.(type) {
+	case *scripted:
+		b.storage = newScripted(b)
+	case acknowledged:
+		b.storage = newAcknowledged(b)
+	case *scriptless.Store:
+		s.Client = c
+	}
 }

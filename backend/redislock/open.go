@@ -15,7 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/backend/redislock/internal/scriptless"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
@@ -108,8 +110,7 @@ func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, err
 // have other names, which the first attempt shows.
 func (b *Backend) mayLock(ctx context.Context) bool {
 	h := driver.Hold{Name: "distlock", Owner: driver.NewOwner(), Mode: driver.Exclusive}
-	rec, err := b.recipe(h)
-	return err == nil && !redisconn.IsRefusal(b.storage.release(ctx, rec, h))
+	return b.check(h) == nil && !redisconn.IsRefusal(b.storage.Release(ctx, h))
 }
 
 // explainOpen puts the network's error into words for people.
@@ -224,7 +225,7 @@ func (b *Backend) checkScripts(ctx context.Context) error {
 type helloReply struct{ server, version, mode, role string }
 
 func parseHello(reply any) helloReply {
-	fields, list := map[string]string{}, texts(reply)
+	fields, list := map[string]string{}, redisconn.Texts(reply)
 	for i := 0; i+1 < len(list); i += 2 {
 		fields[list[i]] = list[i+1]
 	}
@@ -467,66 +468,64 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 	if err != nil {
 		return nil, err
 	}
-	s, err := newStore(c, redisconn.NewPubSub(mode), opts, timeout)
-	if err != nil {
-		return nil, err
-	}
-	b := &Backend{store: s, subscriptions: redisconn.NewSubscriptions(c, s.pubsub), caps: driver.Caps{
+	b := &Backend{client: c, pubsub: redisconn.NewPubSub(mode), caps: driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
 		Fence: true, Floor: true, Downgrade: true, Detached: true,
 		Queueing: driver.QueueOnRequest, QueuedModes: driver.Modes(driver.Exclusive),
 		MinTTL: 10 * time.Millisecond,
 	}}
+	b.subscriptions = redisconn.NewSubscriptions(c, b.pubsub)
 	b.releases = newReleaseNotifier(b.subscriptions)
 	if b.caps.Name == "" {
 		b.caps.Name = c.Name() + keySpace(opts)
 	}
+	if b.replicas, err = newReplicas(opts, timeout); err != nil {
+		return nil, err
+	}
+	if b.layout, err = newLayout(opts, c.Strict()); err != nil {
+		return nil, err
+	}
 	switch {
 	case opts.Scripts == ScriptsOff:
-		err = b.withoutScripts()
+		if err := b.withoutScripts(); err != nil {
+			return nil, err
+		}
 	case opts.Scripts != "" && opts.Scripts != ScriptsAuto:
-		err = fmt.Errorf("%w: scripts %q: want %q or %q", driver.ErrInvalid, opts.Scripts, ScriptsAuto, ScriptsOff)
-	case s.replicas.need > 0:
-		b.storage = acknowledged{scripted{s}}
+		return nil, fmt.Errorf("%w: scripts %q: want %q or %q", driver.ErrInvalid, opts.Scripts, ScriptsAuto, ScriptsOff)
+	case b.replicas.need > 0:
+		b.storage = newAcknowledged(b)
 	default:
-		b.storage = scripted{s}
-	}
-	if err != nil {
-		return nil, err
+		b.storage = newScripted(b)
 	}
 	return b, nil
 }
 
+func newLayout(o *Options, strict bool) (*layouts.Layout, error) {
+	layout := layouts.String
+	switch o.Layout {
+	case "", String:
+	case Redisson:
+		layout = layouts.Redisson
+	default:
+		return nil, fmt.Errorf("%w: layout %q: want %q or %q", driver.ErrInvalid, o.Layout, String, Redisson)
+	}
+	l := layout(o.Prefix, strict)
+	if err := l.CheckPrefix(); err != nil {
+		return nil, fmt.Errorf("prefix: %w", err)
+	}
+	return l, nil
+}
+
 // withoutScripts lets a new backend use no scripts.
 func (b *Backend) withoutScripts() error {
-	if b.layout.span == 1 {
+	if b.layout.Redisson {
 		return fmt.Errorf("%w: the layout %q needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported, Redisson)
 	}
 	if b.replicas.need > 0 {
 		return fmt.Errorf("%w: acknowledgement by replicas needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported)
 	}
-	b.storage = scriptless{b.store}
+	b.storage = &scriptless.Store{Client: b.client, PubSub: b.pubsub, Layout: b.layout}
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
 	b.caps.Queueing, b.caps.QueuedModes = driver.QueueNever, 0
 	return nil
-}
-
-func newStore(c redisconn.Client, p *redisconn.PubSub, o *Options, timeout time.Duration) (*store, error) {
-	s := &store{client: c, pubsub: p, prefix: o.Prefix}
-	var err error
-	if s.replicas, err = newReplicas(o, timeout); err != nil {
-		return nil, err
-	}
-	if err := s.checkPrefix(); err != nil {
-		return nil, fmt.Errorf("prefix: %w", err)
-	}
-	switch o.Layout {
-	case "", String:
-		s.layout = stringLayout(c.Strict())
-	case Redisson:
-		s.layout = redissonLayout()
-	default:
-		return nil, fmt.Errorf("%w: layout %q: want %q or %q", driver.ErrInvalid, o.Layout, String, Redisson)
-	}
-	return s, nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -61,7 +62,7 @@ func TestQueueOnTheWire(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		b, c, r := heldQueue(t, layout)
 		w := enqueued(t, b, r.Name)
-		own := b.layout.recipes[driver.Exclusive].channelFor(r.Name, w)
+		own := b.layout.Mode(driver.Exclusive).ChannelFor(r.Name, w)
 		m := listen(t, c, own)
 		for range 2 { // asking again changes nothing
 			refused(t, b, w, driver.ErrHeld)
@@ -91,9 +92,9 @@ func withHolder(lines []string, holder driver.Request) []string {
 // which expires on time.
 func TestQueueLosesAKey(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
-		keys := ownQueueKeys
+		keys := layouts.String("", false).QueueKeys
 		if layout == Redisson {
-			keys = javaQueueKeys
+			keys = layouts.Redisson("", false).QueueKeys
 		}
 		for i, lost := range keys("NAME") {
 			b, c, r := heldQueue(t, layout)
@@ -101,7 +102,7 @@ func TestQueueLosesAKey(t *testing.T) {
 			var written []string
 			for range 3 {
 				w := enqueued(t, b, r.Name)
-				line, written = append(line, w), append(written, b.layout.recipes[w.Mode].field(w.Owner))
+				line, written = append(line, w), append(written, b.layout.Mode(w.Mode).Field(w.Owner))
 			}
 			c.Del(t.Context(), keys(r.Name)[i])
 			for range 2 {
@@ -196,8 +197,8 @@ func TestRetryIsTheEndOfTheFirstTurn(t *testing.T) {
 			t.Errorf("refused with %v, want the end of the first turn", err)
 		}
 		// When it expires, Inspect and all requests ignore the first waiter.
-		member := b.layout.recipes[driver.Exclusive].field(first.Owner)
-		c.ZAdd(t.Context(), b.layout.queueKeys(r.Name)[1], zOf(member, 1))
+		member := b.layout.Mode(driver.Exclusive).Field(first.Owner)
+		c.ZAdd(t.Context(), b.layout.QueueKeys(r.Name)[1], zOf(member, 1))
 		info, err := b.Inspect(t.Context(), r.Name)
 		if err != nil || len(info.Waiters) != 1 || info.Waiters[0].Owner != second.Owner {
 			t.Errorf("inspect: %+v, %v", info, err)
@@ -292,7 +293,7 @@ func isToken(line string) bool { return strings.HasPrefix(line, "redisson_lock_t
 // javaEnd returns the time at which Java considers a queued field dead.
 func javaEnd(t *testing.T, c *redis.Client, name, field string) time.Time {
 	t.Helper()
-	return scoreOf(t, c, javaQueueKeys(name)[2], field)
+	return scoreOf(t, c, layouts.Redisson("", false).QueueKeys(name)[2], field)
 }
 
 func TestQueueBehindJava(t *testing.T) {
@@ -300,7 +301,7 @@ func TestQueueBehindJava(t *testing.T) {
 	queueJava(t, c, r.Name, javaField, 4*time.Minute)
 	w := enqueued(t, b, r.Name)
 	// Java takes its 5 minutes off when it gets in.
-	if behind := javaEnd(t, c, r.Name, field(w.Owner)).Sub(javaEnd(t, c, r.Name, javaField)); behind < 39*time.Second || behind > 41*time.Second {
+	if behind := javaEnd(t, c, r.Name, layouts.Field(w.Owner)).Sub(javaEnd(t, c, r.Name, javaField)); behind < 39*time.Second || behind > 41*time.Second {
 		t.Errorf("our place ends %v after Java's", behind)
 	}
 	release(t, b, r)
@@ -311,8 +312,8 @@ func TestQueueBehindJava(t *testing.T) {
 		t.Errorf("inspect: %+v, %v", info, err)
 	}
 	// Java gets in, and unlocks.
-	c.LPop(t.Context(), javaQueueKeys(r.Name)[0])
-	c.ZRem(t.Context(), javaQueueKeys(r.Name)[2], javaField)
+	c.LPop(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[0])
+	c.ZRem(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[2], javaField)
 	refused(t, b, request(r.Name, driver.Exclusive), driver.ErrHeld)
 	acquire(t, b, w)
 }
@@ -322,14 +323,14 @@ func TestQueueBeforeJava(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
 	came := time.Now()
 	w := enqueued(t, b, r.Name)
-	end := javaEnd(t, c, r.Name, field(w.Owner))
+	end := javaEnd(t, c, r.Name, layouts.Field(w.Owner))
 	if end.Sub(came) < 39*time.Second || time.Until(end) > 41*time.Second {
 		t.Errorf("first in the queue our place ends in %v for Java", time.Until(end))
 	}
 	queueJava(t, c, r.Name, javaField, 5*time.Minute)
 	release(t, b, r)
 	acquire(t, b, w)
-	own := lockChannel(r.Name) + ":" + javaField
+	own := layouts.LockChannel(r.Name) + ":" + javaField
 	m := listen(t, c, own)
 	release(t, b, w)
 	m.next(own, "0")
@@ -341,7 +342,7 @@ func TestScoresOfOursDoNotAddUp(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
 	for range 5 {
 		w := enqueued(t, b, r.Name)
-		if left := time.Until(javaEnd(t, c, w.Name, field(w.Owner))); left > 41*time.Second {
+		if left := time.Until(javaEnd(t, c, w.Name, layouts.Field(w.Owner))); left > 41*time.Second {
 			t.Errorf("our place ends in %v for Java", left)
 		}
 	}
@@ -352,8 +353,8 @@ func TestPlaceThatJavaDropped(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
 	w := enqueued(t, b, r.Name)
 	queueJava(t, c, r.Name, javaField, time.Minute)
-	c.LPop(t.Context(), javaQueueKeys(r.Name)[0])
-	c.ZRem(t.Context(), javaQueueKeys(r.Name)[2], field(w.Owner))
+	c.LPop(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[0])
+	c.ZRem(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[2], layouts.Field(w.Owner))
 	release(t, b, r)
 	acquire(t, b, w)
 	expect(t, dump(t, c, w),
@@ -364,14 +365,14 @@ func TestPlaceThatJavaDropped(t *testing.T) {
 // Java never drops one without a score, and would wait for ever.
 func TestJavaHeadWithoutAScore(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
-	c.RPush(t.Context(), javaQueueKeys(r.Name)[0], javaField)
+	c.RPush(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[0], javaField)
 	release(t, b, r)
 	var held *driver.HeldError
 	err := refused(t, b, r, driver.ErrHeld)
 	if !errors.As(err, &held) || held.Retry <= 0 || held.Retry > 31*time.Second {
 		t.Errorf("refused with %v, want an end within 30 s", err)
 	}
-	c.ZAdd(t.Context(), javaQueueKeys(r.Name)[2], zOf(javaField, 1))
+	c.ZAdd(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[2], zOf(javaField, 1))
 	acquire(t, b, r)
 }
 

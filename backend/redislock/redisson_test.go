@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -308,7 +309,7 @@ func TestFieldsOfEndedReaders(t *testing.T) {
 		last.TTL = 10 * time.Millisecond
 		acquire(t, b, last)
 	}
-	eventually(t, "the readers end", func() bool { return c.Exists(t.Context(), readerKey(long.Name, last.Owner)).Val() == 0 })
+	eventually(t, "the readers end", func() bool { return c.Exists(t.Context(), layouts.ReaderKey(long.Name, last.Owner)).Val() == 0 })
 	r := request(long.Name, driver.Read)
 	acquire(t, b, r)
 	release(t, b, r)

@@ -118,10 +118,10 @@ func TestReleaseNeedsNoMessage(t *testing.T) {
 			t.Errorf("%+v: without a message it is not released", o)
 		}
 		mustDo(t, srv, "ACL", "SETUSER", name, "allchannels")
-		for i := range b.layout.queueKeys("") {
+		for i := range b.layout.QueueKeys("") {
 			r := request("", driver.Exclusive)
 			acquire(t, b, r)
-			key := b.layout.queueKeys(r.Name)[i]
+			key := b.layout.QueueKeys(r.Name)[i]
 			c.Set(t.Context(), key, "x", 0)
 			err := b.Release(t.Context(), r.Hold)
 			if c.Del(t.Context(), key); err != nil || c.Exists(t.Context(), r.Name).Val() > 0 {

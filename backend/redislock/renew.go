@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -22,18 +24,18 @@ const maxFloor = 1<<63 - 1<<40
 // of the others.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
-	renew := func(x renewBatch) {
-		for k, err := range b.storage.renew(ctx, x) {
+	renew := func(some *batch) {
+		for k, err := range b.storage.Renew(ctx, some.holds) {
 			if err != nil && !errors.Is(err, driver.ErrLost) {
 				err = fmt.Errorf("redislock: renew: %w%s", err, b.hint(err))
 			}
-			errs[x.at[k]] = err
+			errs[some.at[k]] = err
 		}
 	}
 	var wg wait.Group
 	batches := b.batches(holds, errs)
-	for _, x := range batches[min(1, len(batches)):] {
-		wg.Go(func() { renew(x) })
+	for _, some := range batches[min(1, len(batches)):] {
+		wg.Go(func() { renew(some) })
 	}
 	if len(batches) > 0 {
 		renew(batches[0])
@@ -42,90 +44,85 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// batchKey has the properties that all holds of a batch share.
-type batchKey struct {
-	mode driver.Mode
-	slot int
+// batch has holds that are renewed together.
+type batch struct {
+	holds []driver.Hold
+	at    []int // their indices in the caller's slice
 }
 
 // batches sorts holds by mode, and in a cluster by slot. A hold with a floor has a batch of its own.
-func (b *Backend) batches(holds []driver.Hold, errs []error) []renewBatch {
-	var full []renewBatch
-	open := map[batchKey]*renewBatch{}
+func (b *Backend) batches(holds []driver.Hold, errs []error) []*batch {
+	type group struct {
+		mode driver.Mode
+		slot int
+	}
+	var all []*batch
+	open := map[group]*batch{}
 	for i, h := range holds {
-		rec, err := b.checkRenewal(h)
-		if err != nil {
-			errs[i] = err
+		if errs[i] = b.checkRenewal(h); errs[i] != nil {
 			continue
 		}
-		if h.Floor >= b.layout.span {
-			full = append(full, renewBatch{recipe: rec, floor: h.Floor, holds: holds[i : i+1], at: []int{i}})
-			continue
+		g := group{h.Mode, b.client.Slot(b.layout.Prefix + h.Name)}
+		some := open[g]
+		if some == nil || len(some.holds) == batchSize || h.Floor >= b.layout.Span {
+			some = &batch{}
+			all = append(all, some)
+			if h.Floor < b.layout.Span {
+				open[g] = some
+			}
 		}
-		key := batchKey{h.Mode, b.client.Slot(b.prefix + h.Name)}
-		x := open[key]
-		if x == nil {
-			x = &renewBatch{recipe: rec}
-			open[key] = x
-		}
-		x.holds, x.at = append(x.holds, h), append(x.at, i)
-		if len(x.at) == batchSize {
-			full = append(full, *x)
-			delete(open, key)
-		}
+		some.holds, some.at = append(some.holds, h), append(some.at, i)
 	}
-	for _, x := range open {
-		full = append(full, *x)
-	}
-	return full
+	return all
 }
 
-func (b *Backend) checkRenewal(h driver.Hold) (*recipe, error) {
-	rec, err := b.recipe(h)
+func (b *Backend) checkRenewal(h driver.Hold) error {
+	err := b.check(h)
 	if err == nil {
 		err = h.ValidateRenewal()
 	}
 	if err == nil && h.Floor > maxFloor {
 		err = fmt.Errorf("%w: a floor of %d leaves no fences below 1<<63", driver.ErrInvalid, h.Floor)
 	}
-	return rec, err
+	return err
 }
 
-// renew runs the script that renews.
-func (s scripted) renew(ctx context.Context, x renewBatch) []error {
-	reply, err := s.run(ctx, x.recipe.renew, s.renewCall(x))
-	return renewals(x, reply, err)
+// Renew runs the script that renews.
+func (s *scripted) Renew(ctx context.Context, holds []driver.Hold) []error {
+	reply, err := s.run(ctx, s.scripts[holds[0].Mode].renew, s.renewing(holds))
+	return renewals(len(holds), reply, err)
 }
 
-func (s *store) renewCall(x renewBatch) call {
-	keys := words((x.recipe.renewalKeys+2)*len(x.holds) + 2)
+func (s *scripted) renewing(holds []driver.Hold) command {
+	m, floor := s.layout.Mode(holds[0].Mode), holds[0].Floor >= s.layout.Span
+	keys := words((m.RenewalKeys+2)*len(holds) + 2)
 	var own []string
-	for _, h := range x.holds {
-		own = x.recipe.keys(own[:0], s.prefix+h.Name, h.Owner)
-		keys = append(keys, own[:x.recipe.renewalKeys]...)
+	for _, h := range holds {
+		own = m.Keys(own[:0], s.layout.Prefix+h.Name, h.Owner)
+		keys = append(keys, own[:m.RenewalKeys]...)
 	}
-	if x.floor > 0 {
-		keys = append(keys, s.layout.counter(s.prefix, x.holds[0].Name))
+	if floor {
+		keys = append(keys, s.layout.Counter(holds[0].Name))
 	}
-	c := newCall(keys)
-	for _, h := range x.holds {
-		c.add(x.recipe.renewalField(h.Owner), millis(h.TTL))
+	c := newCommand(keys)
+	for _, h := range holds {
+		c.words = append(c.words, m.RenewalField(h.Owner), layouts.Millis(h.TTL))
 	}
-	if x.floor > 0 {
-		c.add(s.layout.floorID(x.floor))
+	if floor {
+		c.words = append(c.words, s.layout.FloorID(holds[0].Floor))
 	}
 	return c
 }
 
-// renewals reads the reply for a batch: a 0 for each hold that is lost. With err, it is
+// renewals reads the reply for n holds: a 0 for each hold that is lost. With err, it is
 // unknown whether the others live on.
-func renewals(x renewBatch, reply any, err error) []error {
-	answers := text(reply)
-	if err == nil && len(answers) != len(x.holds) {
-		err = errAnswer
+func renewals(n int, reply any, err error) []error {
+	answers := redisconn.Text(reply)
+	if err == nil && len(answers) != n {
+		err = redisconn.ErrUnexpected
 	}
-	errs := slices.Repeat([]error{err}, len(x.holds))
-	if len(answers) == len(x.holds) {
+	errs := slices.Repeat([]error{err}, n)
+	if len(answers) == n {
 		for i := range errs {
 			if answers[i] == '0' {
 				errs[i] = driver.ErrLost

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -20,7 +21,7 @@ var allModes = []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver
 
 // serverTime runs a script in one transaction with TIME, and returns the server's clock just
 // before the script.
-func serverTime(t *testing.T, c *redis.Client, s *script, run call) time.Time {
+func serverTime(t *testing.T, c *redis.Client, sc *script, run command) time.Time {
 	t.Helper()
 	keys, args := run.words[beforeKeys:][:run.keys], []any{}
 	for _, a := range run.words[beforeKeys+run.keys:] {
@@ -29,7 +30,7 @@ func serverTime(t *testing.T, c *redis.Client, s *script, run call) time.Time {
 	var now *redis.TimeCmd
 	_, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
 		now = p.Time(t.Context())
-		p.Eval(t.Context(), s.in(redisconn.PubSubClassic).source, keys, args...)
+		p.Eval(t.Context(), sc.sources[redisconn.PubSubClassic]().text, keys, args...)
 		return nil
 	})
 	if err != nil && err != redis.Nil {
@@ -45,9 +46,9 @@ func endOf(t *testing.T, c *redis.Client, r driver.Request) time.Time {
 	key := r.Name
 	switch r.Mode {
 	case driver.Counted:
-		return scoreOf(t, c, permitsKey(r.Name), permitID(r.Owner))
+		return scoreOf(t, c, layouts.PermitsKey(r.Name), layouts.PermitID(r.Owner))
 	case driver.Read:
-		key = readerKey(r.Name, r.Owner)
+		key = layouts.ReaderKey(r.Name, r.Owner)
 	}
 	ms, err := c.Do(t.Context(), "PEXPIRETIME", key).Int64()
 	if err != nil || ms < 0 {
@@ -72,26 +73,27 @@ func TestLivesAreRoundedUp(t *testing.T) {
 	c := raw(t, srv.Addr())
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		b := openOwn(t, srv.Addr(), Options{Layout: layout})
+		s := b.storage.(*scripted)
 		for range 20 {
 			for _, mode := range allModes {
-				r, rec := request("", mode), b.layout.recipes[mode]
-				asked := serverTime(t, c, rec.acquire, b.acquireCall(rec, r))
+				r := request("", mode)
+				asked := serverTime(t, c, s.scripts[mode].acquire, s.acquiring(r))
 				wantLife(t, mode.String(), asked, endOf(t, c, r), r.TTL)
 
 				r.TTL *= 2
-				asked = serverTime(t, c, rec.acquire, b.acquireCall(rec, r))
+				asked = serverTime(t, c, s.scripts[mode].acquire, s.acquiring(r))
 				wantLife(t, mode.String()+" again", asked, endOf(t, c, r), r.TTL)
 
 				r.TTL *= 2
-				asked = serverTime(t, c, rec.renew, b.renewCall(renewBatch{recipe: rec, holds: []driver.Hold{r.Hold}}))
+				asked = serverTime(t, c, s.scripts[mode].renew, s.renewing([]driver.Hold{r.Hold}))
 				wantLife(t, mode.String()+" renewed", asked, endOf(t, c, r), r.TTL)
 				if mode != driver.Exclusive {
 					continue
 				}
 				next := request(r.Name, mode)
 				next.Queue = true
-				asked = serverTime(t, c, rec.acquire, b.acquireCall(rec, next))
-				wantLife(t, "place", asked, scoreOf(t, c, b.layout.queueKeys(r.Name)[1], rec.field(next.Owner)), next.TTL)
+				asked = serverTime(t, c, s.scripts[mode].acquire, s.acquiring(next))
+				wantLife(t, "place", asked, scoreOf(t, c, b.layout.QueueKeys(r.Name)[1], b.layout.Mode(mode).Field(next.Owner)), next.TTL)
 			}
 		}
 	})

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
 func (r replicas) command() []string {
-	return []string{"WAIT", strconv.Itoa(r.need), millis(r.timeout)}
+	return []string{"WAIT", strconv.Itoa(r.need), layouts.Millis(r.timeout)}
 }
 
 // check reads WAIT's answer.
@@ -19,7 +20,7 @@ func (r replicas) check(a redisconn.Answer) error {
 	if a.Err != nil {
 		return fmt.Errorf("asking the replicas: %w", redisconn.Explain(a.Err))
 	}
-	if have := integer(a.Reply); have < int64(r.need) {
+	if have := redisconn.Integer(a.Reply); have < int64(r.need) {
 		// This is no fact about the lock: a failover may keep or lose it.
 		return fmt.Errorf("%d of %d replicas have it after %v", have, r.need, r.timeout)
 	}
@@ -40,46 +41,44 @@ func (r replicas) ready(ctx context.Context, c redisconn.Client) error {
 }
 
 // acknowledged is scripted with acknowledgement by replicas. Releases need none.
-type acknowledged struct{ scripted }
+type acknowledged struct {
+	*scripted
+	acked *scripted // whose scripts are acknowledged
+}
 
-// acquire releases at once what too few replicas have, so that other clients can try.
+func newAcknowledged(b *Backend) acknowledged {
+	s := acknowledged{newScripted(b), newScripted(b)}
+	s.acked.send = func(ctx context.Context, key string, command []string) (any, error) {
+		got := sendAcked(ctx, b.client, key, [][]string{command, b.replicas.command()})
+		if got[0].Err != nil {
+			return nil, got[0].Err
+		}
+		return got[0].Reply, b.replicas.check(got[1])
+	}
+	return s
+}
+
+// Acquire returns what too few replicas have as taken, so that it is released at once and other clients can try.
 //
 // A reader's lock is kept: the reader may have been a writer, which still relies on its hold
 // and retries.
-func (s acknowledged) acquire(ctx context.Context, rec *recipe, r driver.Request) (driver.Grant, error) {
-	reply, missing, err := s.runAcked(ctx, rec.acquire, s.acquireCall(rec, r))
-	if err != nil {
-		return driver.Grant{}, s.faultOf(r.Name, notTaken(err))
+func (s acknowledged) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	reply, err := s.acked.run(ctx, s.scripts[r.Mode].acquire, s.acquiring(r))
+	_, granted := reply.(string)
+	switch {
+	case err == nil || reply != nil && !granted:
+		return s.outcome(r, reply)
+	case !granted:
+		return driver.Grant{}, faultOf(s.layout.Prefix+r.Name, redisconn.MarkUnsent(err))
+	case r.Mode == driver.Read:
+		return driver.Grant{}, errors.New(err.Error()) // not final: it was taken
 	}
-	if _, granted := reply.(string); granted && missing != nil {
-		if r.Mode == driver.Read {
-			return driver.Grant{}, errors.New(missing.Error()) // not final: it was taken
-		}
-		return driver.Grant{}, giveBack(ctx, s, rec, r, missing)
-	}
-	return s.outcome(ctx, rec, r, reply)
+	return driver.Grant{TTL: r.TTL}, err
 }
 
-func (s acknowledged) renew(ctx context.Context, x renewBatch) []error {
-	reply, missing, err := s.runAcked(ctx, x.recipe.renew, s.renewCall(x))
-	if err == nil {
-		err = missing
-	}
-	return renewals(x, reply, err)
-}
-
-// runAcked runs a script; missing says that too few replicas acknowledged it.
-func (s acknowledged) runAcked(ctx context.Context, script *script, c call) (reply any, missing, err error) {
-	var acks redisconn.Answer
-	reply, err = s.runBy(ctx, script, c, func(command []string) (any, error) {
-		got := sendAcked(ctx, s.client, c.routingKey(), [][]string{command, s.replicas.command()})
-		acks = got[1]
-		return got[0].Reply, got[0].Err
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return reply, s.replicas.check(acks), nil
+// Renew fails what too few replicas acknowledge.
+func (s acknowledged) Renew(ctx context.Context, holds []driver.Hold) []error {
+	return s.acked.Renew(ctx, holds)
 }
 
 // sendAcked sends commands, of which the last is WAIT. They have a connection of their own, which
@@ -89,7 +88,7 @@ func sendAcked(ctx context.Context, c redisconn.Client, key string, commands [][
 		return c.DoAll(ctx, key, commands)
 	}
 	var got []redisconn.Answer
-	err := dedicated(ctx, c, key, func(send sender) error {
+	err := redisconn.Dedicated(ctx, c, key, layouts.ProbeKey(key), func(send redisconn.Sender) error {
 		if got = send(commands); redisconn.NotExecuted(got[0].Err) {
 			return got[0].Err
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
@@ -153,7 +154,7 @@ func TestScriptlessPassesNoPlace(t *testing.T) {
 		r := request("", driver.Exclusive)
 		fair, late := request(r.Name, driver.Exclusive), request(r.Name, driver.Exclusive)
 		fair.Queue = true
-		c, channel := raw(t, srv.Addr()), freeChannel(r.Name)
+		c, channel := raw(t, srv.Addr()), layouts.FreeChannel(r.Name)
 		m := listen(t, c, channel)
 		acquire(t, b, r)
 		w := armWatch(t, with, fair)
@@ -219,7 +220,7 @@ func TestScriptlessFencesThroughABusyMillisecond(t *testing.T) {
 			}
 			last = g.Last()
 		}
-		if want := uint64(ahead+1) * perMilli * fencesPerGrant; last < want || last > want+100*fencesPerGrant {
+		if want := uint64(ahead+1) * 1000 * fencesPerGrant; last < want || last > want+100*fencesPerGrant {
 			t.Errorf("the last fence is %d, want a little more than %d", last, want)
 		}
 	})
@@ -274,7 +275,7 @@ func (c meddlerConn) DoAll(ctx context.Context, commands [][]string) []redisconn
 
 // meddle calls before ahead of what b sends on connections of its own.
 func meddle(b *Backend, before func(commands [][]string)) {
-	b.client = meddling{b.client, before}
+	sendThrough(b, meddling{b.client, before})
 }
 
 type meddling struct {
@@ -320,8 +321,8 @@ func TestScriptlessSeesChanges(t *testing.T) {
 	looks := 0
 	between = func() { looks++; c.PExpire(ctx, restless.Name, time.Hour) }
 	unknown(t, "release", b.Release(ctx, restless.Hold))
-	if looks != maxTries {
-		t.Errorf("looked at %d times, want %d", looks, maxTries)
+	if looks != redisconn.MaxTries {
+		t.Errorf("looked at %d times, want %d", looks, redisconn.MaxTries)
 	}
 	between = func() {}
 	release(t, b, restless)

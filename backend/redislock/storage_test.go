@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -132,7 +133,7 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 		}
 		last = g.Last()
 	}
-	if want := uint64(ahead+1) * perMilli * fencesPerGrant; last < want || last > want+100*fencesPerGrant {
+	if want := uint64(ahead+1) * 1000 * fencesPerGrant; last < want || last > want+100*fencesPerGrant {
 		t.Errorf("the last fence is %d, want a little more than %d", last, want)
 	}
 }
@@ -140,7 +141,7 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 // The first fence of a millisecond has the clock's microseconds, and no id is smaller than what the counter gave.
 func TestIDOfAFence(t *testing.T) {
 	c := raw(t, testserver.SharedRedis(t).Addr())
-	source, err := sources.ReadFile("scripts/fence_stream.lua")
+	source, err := parts.ReadFile("scripts/fence_stream.lua")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,26 +169,6 @@ func TestIDOfAFence(t *testing.T) {
 	}
 }
 
-func TestFencesStayBelow63Bits(t *testing.T) {
-	l := stringLayout(false)
-	year2255 := time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
-	fence, err := l.fence(fmt.Sprint(year2255) + "-999")
-	if err != nil || fence >= 1<<63-fencesPerGrant {
-		t.Errorf("in the year 2255: fence %d, %v", fence, err)
-	}
-}
-
-func TestFloorIsReversed(t *testing.T) {
-	for _, l := range []*layout{stringLayout(false), redissonLayout()} {
-		for _, floor := range []uint64{1, fencesPerGrant - 1, fencesPerGrant, 1795225002047293, 1795225002047293 * fencesPerGrant, 1<<63 - 1} {
-			n, err := number64(l.floorID(floor))
-			if err != nil || (n+1)*l.span <= floor && n < 1<<62 {
-				t.Errorf("floor %d: counter %q, next fence %d: %v", floor, l.floorID(floor), (n+1)*l.span, err)
-			}
-		}
-	}
-}
-
 // A permit that Java took without a lease has no end.
 func TestPermitWithoutEnd(t *testing.T) {
 	srv := testserver.SharedRedis(t)
@@ -196,7 +177,7 @@ func TestPermitWithoutEnd(t *testing.T) {
 	r := request("", driver.Counted)
 	r.Limit = 1
 	c.Set(t.Context(), r.Name, 0, 0)
-	c.ZAdd(t.Context(), permitsKey(r.Name), redis.Z{Score: 922337203685477, Member: "0123456789abcdef"})
+	c.ZAdd(t.Context(), layouts.PermitsKey(r.Name), redis.Z{Score: 922337203685477, Member: "0123456789abcdef"})
 	_, err := b.Acquire(t.Context(), r)
 	held := (*driver.HeldError)(nil)
 	if !errors.As(err, &held) || held.Retry != 0 {
@@ -239,9 +220,9 @@ func TestReleaseTellsALiveFairWaiter(t *testing.T) {
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	now := time.Now().UnixMilli()
-	c.RPush(t.Context(), javaQueueKeys(r.Name)[0], "dead:1", "live:2")
-	c.ZAdd(t.Context(), javaQueueKeys(r.Name)[2], redis.Z{Score: float64(now - 1000), Member: "dead:1"}, redis.Z{Score: float64(now + 300000), Member: "live:2"})
-	live := c.Subscribe(t.Context(), lockChannel(r.Name)+":live:2")
+	c.RPush(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[0], "dead:1", "live:2")
+	c.ZAdd(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[2], redis.Z{Score: float64(now - 1000), Member: "dead:1"}, redis.Z{Score: float64(now + 300000), Member: "live:2"})
+	live := c.Subscribe(t.Context(), layouts.LockChannel(r.Name)+":live:2")
 	defer live.Close()
 	if _, err := live.Receive(t.Context()); err != nil {
 		t.Fatal(err)
@@ -276,9 +257,9 @@ func TestHoldOfAnotherTypeIsLost(t *testing.T) {
 	for _, m := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
 		r := request("", m)
 		acquire(t, b, r)
-		c.Del(t.Context(), r.Name, permitsKey(r.Name))
+		c.Del(t.Context(), r.Name, layouts.PermitsKey(r.Name))
 		c.Set(t.Context(), r.Name, "another's", time.Minute)
-		c.Set(t.Context(), permitsKey(r.Name), "x", time.Minute)
+		c.Set(t.Context(), layouts.PermitsKey(r.Name), "x", time.Minute)
 		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%v: renew: %v, want ErrLost", m, err)
 		}
@@ -299,7 +280,7 @@ func TestPermitsOutliveTheirCounter(t *testing.T) {
 	short := request(long.Name, driver.Counted)
 	short.TTL = 50 * time.Millisecond
 	acquire(t, b, short)
-	if left := c.PTTL(t.Context(), permitsKey(long.Name)).Val(); left < long.TTL/2 {
+	if left := c.PTTL(t.Context(), layouts.PermitsKey(long.Name)).Val(); left < long.TTL/2 {
 		t.Errorf("the permits end in %v, want %v", left, long.TTL)
 	}
 }

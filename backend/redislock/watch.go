@@ -2,12 +2,12 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
@@ -25,21 +25,20 @@ import (
 // All watches are woken once a lost connection is back, since messages may have been missed. A hold
 // that ends by its TTL publishes nothing: HeldError.Retry says when it ends.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	rec, err := b.recipe(r.Hold)
-	if err != nil {
+	if err := b.check(r.Hold); err != nil {
 		return driver.Watch{}, err
 	}
-	name := b.prefix + r.Name
-	_, braces := braced(name)
-	w := &releaseWaiter{owner: r.Owner, alone: r.Queue && rec.ownChannels, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	if err := b.await(ctx, w, r.Name, rec.channelFor(name, r), rec.wakes); err != nil {
+	m, key := b.layout.Mode(r.Mode), b.layout.Prefix+r.Name
+	_, braces := layouts.Braced(key)
+	w := &releaseWaiter{owner: r.Owner, alone: r.Queue && m.OwnChannels, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	if err := b.await(ctx, w, r.Name, m.ChannelFor(key, r), m.Wakes); err != nil {
 		return driver.Watch{}, err
 	}
 	if !w.alone {
 		return driver.Watch{Ready: w.ready, Close: func() { b.releases.remove(w) }}, nil
 	}
 	java := &releaseWaiter{braces: braces, ready: w.ready, armed: make(chan error, 1)}
-	if err := b.await(ctx, java, r.Name, rec.channel(name), rec.wakes); err != nil {
+	if err := b.await(ctx, java, r.Name, m.Channel(key), m.Wakes); err != nil {
 		b.releases.remove(w)
 		return driver.Watch{}, err
 	}
@@ -51,7 +50,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 
 // await arms w on a channel.
 func (b *Backend) await(ctx context.Context, w *releaseWaiter, name, channel string, lets func(string) int) error {
-	if err := b.releases.add(ctx, w, b.prefix+name, channel, lets); err != nil {
+	if err := b.releases.add(ctx, w, b.layout.Prefix+name, channel, lets); err != nil {
 		return err
 	}
 	var err error
@@ -69,7 +68,7 @@ func (b *Backend) await(ctx context.Context, w *releaseWaiter, name, channel str
 
 // watchError lets a user who may not subscribe poll.
 func watchError(name string, err error) error {
-	if re := (*redisconn.ReplyError)(nil); errors.As(err, &re) && re.HasCode("NOPERM") {
+	if re, is := redisconn.AsReply(err); is && re.HasCode("NOPERM") {
 		return fmt.Errorf("%w: %w", driver.ErrSkip, re)
 	}
 	return fmt.Errorf("redislock: watch %s: %w", driver.Quote(name), err)
@@ -218,7 +217,7 @@ func (c *releaseChannel) Subscribed() {
 func (c *releaseChannel) Received(message string) {
 	c.n.mu.Lock()
 	defer c.n.mu.Unlock()
-	if len(message) != ownerLen {
+	if len(message) != layouts.OwnerLen {
 		c.wake(c.lets(message))
 	} else if w := c.n.byOwner[message]; w != nil {
 		w.wake()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -108,7 +109,7 @@ func TestWatchLeavesNothing(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		b := o.open(t, srv.Addr(), Options{Prefix: o.name})
 		r := request("", driver.Exclusive)
-		channel := freeChannel(o.name + r.Name)
+		channel := layouts.FreeChannel(o.name + r.Name)
 		w1, w2 := armWatch(t, b, r), armWatch(t, b, request(r.Name, driver.Exclusive))
 		subscribers := func() int64 { return c.PubSubNumSub(context.Background(), channel).Val()[channel] }
 		if n := subscribers(); n != 1 {
@@ -245,7 +246,7 @@ func TestClusterAutoIsSharded(t *testing.T) {
 			t.Errorf("messages travel as %d", got)
 		}
 		c := raw(t, g.NodeOf(r.Name).Addr())
-		if n := c.PubSubShardNumSub(t.Context(), freeChannel(r.Name)).Val()[freeChannel(r.Name)]; n != 1 {
+		if n := c.PubSubShardNumSub(t.Context(), layouts.FreeChannel(r.Name)).Val()[layouts.FreeChannel(r.Name)]; n != 1 {
 			t.Errorf("%d subscriptions on the server that has the slot", n)
 		}
 	})

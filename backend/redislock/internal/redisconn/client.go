@@ -8,6 +8,7 @@ package redisconn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -152,9 +153,24 @@ func ServerName(scheme, addr string, db int) string {
 	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
 }
 
-func textOf(v any) string { s, _ := v.(string); return s }
+// Text returns a reply's string.
+func Text(v any) string { s, _ := v.(string); return s }
 
-func numberOf(v any) int64 { n, _ := v.(int64); return n }
+// Integer returns a reply's number.
+func Integer(v any) int64 { n, _ := v.(int64); return n }
+
+// Texts returns the strings of a list.
+func Texts(v any) []string {
+	list, _ := v.([]any)
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = Text(w)
+	}
+	return words
+}
+
+// ErrUnexpected is the error of a reply that has another form than the command's.
+var ErrUnexpected = errors.New("unexpected answer")
 
 // PubSubMode says which commands publish and subscribe.
 type PubSubMode uint32

@@ -66,7 +66,7 @@ func readSlots(reply any, origin string) (slotTable, error) {
 	list, ok := reply.([]any)
 	switch {
 	case !ok:
-		return nil, errUnexpected
+		return nil, ErrUnexpected
 	case len(list) == 0:
 		return nil, errNoSlots
 	}
@@ -74,14 +74,14 @@ func readSlots(reply any, origin string) (slotTable, error) {
 	for _, entry := range list {
 		e, _ := entry.([]any)
 		if len(e) < 3 {
-			return nil, errUnexpected
+			return nil, ErrUnexpected
 		}
 		owner, _ := e[2].([]any)
-		first, last := numberOf(e[0]), numberOf(e[1])
+		first, last := Integer(e[0]), Integer(e[1])
 		if len(owner) < 2 || first < 0 || last >= slots {
-			return nil, errUnexpected
+			return nil, ErrUnexpected
 		}
-		addr := endpoint(textOf(owner[0]), numberOf(owner[1]), origin)
+		addr := endpoint(Text(owner[0]), Integer(owner[1]), origin)
 		for slot := first; slot <= last; slot++ {
 			t[slot] = addr
 		}
@@ -281,8 +281,8 @@ func masterBy(ctx context.Context, addr string, sentinel Server, master string) 
 	case reply == nil:
 		return "", Refuse(fmt.Sprintf("the sentinel %s knows no master named %q", addr, master), nil)
 	case len(list) != 2:
-		return "", fmt.Errorf("sentinel %s: %w", addr, errUnexpected)
+		return "", fmt.Errorf("sentinel %s: %w", addr, ErrUnexpected)
 	default:
-		return net.JoinHostPort(textOf(list[0]), textOf(list[1])), nil
+		return net.JoinHostPort(Text(list[0]), Text(list[1])), nil
 	}
 }

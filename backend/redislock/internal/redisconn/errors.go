@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/unsent"
 )
 
 // ReplyError is an error that the server answered.
@@ -173,6 +174,22 @@ func Invalid(text string, cause error) error {
 	return &rewordedError{driver.ErrInvalid.Error() + ": " + text, []error{driver.ErrInvalid, cause}}
 }
 
+// OtherType returns a server's word that a key is of another type as a driver.ErrInvalid, and other errors unchanged.
+func OtherType(err error) error {
+	if re, is := AsReply(err); is && re.HasCode("WRONGTYPE") {
+		return Invalid("this name is used for another kind of lock, or for other data", re)
+	}
+	return err
+}
+
+// MarkUnsent marks the error of a command that was not sent, or of which the server has executed nothing.
+func MarkUnsent(err error) error {
+	if Unexecuted(err) {
+		return driver.Unsent(err)
+	}
+	return unsent.Mark(err)
+}
+
 // Reworded returns err with another text.
 func Reworded(text string, err error) error { return &rewordedError{text, []error{err}} }
 
@@ -201,6 +218,3 @@ func WithoutScript(text string) string {
 	text, _, _ = strings.Cut(text, " script: ")
 	return text
 }
-
-// errUnexpected is the error of a reply that has another form than the command's.
-var errUnexpected = errors.New("unexpected answer")

@@ -17,33 +17,36 @@ func NewSingle(s Server) Client { return singleClient{s} }
 // singleClient is the client of one server.
 type singleClient struct{ Server }
 
-func (s singleClient) Do(ctx context.Context, _ string, args []string) (reply any, err error) {
-	retryNotReady(ctx, func() redirection {
-		var why redirection
+func (s singleClient) Do(ctx context.Context, _ string, args []string) (any, error) {
+	reply, err := s.Server.Do(ctx, args)
+	if err == nil {
+		return reply, nil
+	}
+	for p := retryPauses(0); isNotReady(err) && p.wait(ctx); {
 		reply, err = s.Server.Do(ctx, args)
-		why, _ = redirectionOf(err)
-		return why
-	})
+	}
 	return reply, explainSingle(err)
 }
 
-func (s singleClient) DoAll(ctx context.Context, _ string, commands [][]string) (got []Answer) {
-	retryNotReady(ctx, func() redirection {
+func isNotReady(err error) bool {
+	why, _ := redirectionOf(err)
+	return why == notReady
+}
+
+func areNotReady(commands [][]string, got []Answer) bool {
+	why, _ := redirectionOfAll(commands, got)
+	return why == notReady
+}
+
+func (s singleClient) DoAll(ctx context.Context, _ string, commands [][]string) []Answer {
+	got := s.Server.DoAll(ctx, commands)
+	for p := retryPauses(0); areNotReady(commands, got) && p.wait(ctx); {
 		got = s.Server.DoAll(ctx, commands)
-		why, _ := redirectionOfAll(commands, got)
-		return why
-	})
+	}
 	for i := range got {
 		got[i].Err = explainSingle(got[i].Err)
 	}
 	return got
-}
-
-// retryNotReady sends again as long as the server is not ready.
-func retryNotReady(ctx context.Context, send func() redirection) {
-	var p retryPauses
-	for sent := 1; send() == notReady && sent < maxSends && p.wait(ctx); sent++ {
-	}
 }
 
 // explainSingle explains the error of a server that is part of a cluster.
@@ -142,8 +145,11 @@ func redirectAddr(text string) string {
 // retryPauses counts the pauses between repetitions.
 type retryPauses int
 
-// wait waits for the next pause, and reports whether ctx lives.
+// wait waits for the next pause, and reports whether ctx lives. It does not wait behind the last repetition.
 func (p *retryPauses) wait(ctx context.Context) bool {
+	if *p == maxSends-1 {
+		return false
+	}
 	pause := wait.Backoff(int(*p), minPause, maxPause)
 	*p++
 	return wait.Sleep(ctx, pause) == nil

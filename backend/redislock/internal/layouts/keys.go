@@ -1,8 +1,9 @@
-package redislock
+package layouts
 
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
@@ -20,8 +21,8 @@ var reservedStarts = []string{
 // reservedEnds end such keys. Before them stands the lock's name, which has braces there.
 var reservedEnds = []string{permitsSuffix, holdSuffix, probeSuffix, ":distlock_guard"}
 
-// reserved returns the rule by which a key may hold data beside a lock; empty if none does.
-func reserved(key string) string {
+// Reserved returns the rule by which a key may hold data beside a lock; empty if none does.
+func Reserved(key string) string {
 	for _, start := range reservedStarts {
 		if strings.HasPrefix(key, start) {
 			return fmt.Sprintf("begin with %q", start)
@@ -58,19 +59,51 @@ func isCounter(key string, open int) bool {
 	return strings.HasSuffix(key[:at], counterName+":") && isNumber(key[at+1:len(key)-1])
 }
 
+// CheckName refuses names whose keys a cluster has in several slots, and names whose keys may be
+// another lock's.
+func (l *Layout) CheckName(name string) error {
+	key := l.Prefix + name
+	if !strings.ContainsAny(key, ":{}") {
+		return nil // as all keys beside a lock have one of these
+	}
+	if l.strict {
+		if err := OneSlot(key); err != nil {
+			return err
+		}
+	}
+	if rule := Reserved(key); rule != "" {
+		return fmt.Errorf("%w: the name %s: keys that %s belong to other locks, which keep their data there", driver.ErrInvalid, driver.Quote(key), rule)
+	}
+	if inner, ok := Braced(key); ok && l.Redisson {
+		return fmt.Errorf("%w: the name %s: in the layout \"redisson\" it would share keys with %s; use that", driver.ErrInvalid, driver.Quote(key), driver.Quote(inner))
+	}
+	return nil
+}
+
+// CheckPrefix refuses prefixes that no name may follow.
+func (l *Layout) CheckPrefix() error {
+	if at := slices.IndexFunc(reservedStarts, func(start string) bool { return strings.HasPrefix(l.Prefix, start) }); at >= 0 {
+		return fmt.Errorf("%w: %q: keys that begin with %q belong to other locks", driver.ErrInvalid, l.Prefix, reservedStarts[at])
+	}
+	if l.strict {
+		return OneSlot(l.Prefix)
+	}
+	return nil
+}
+
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// braced returns the text between the braces of a name such as {a}. By Redisson's rule
+// Braced returns the text between the braces of a name such as {a}. By Redisson's rule
 // a name without braces gets them, so both have the same keys beside them.
-func braced(name string) (inner string, ok bool) {
+func Braced(name string) (inner string, ok bool) {
 	inner, open := strings.CutPrefix(name, "{")
 	inner, closed := strings.CutSuffix(inner, "}")
 	return inner, open && closed && inner != "" && !strings.ContainsRune(inner, '{')
 }
 
-// oneSlot returns an error unless all keys and channels of a lock lie in one slot, as a cluster
+// OneSlot returns an error unless all keys and channels of a lock lie in one slot, as a cluster
 // demands: they begin or end with the name, which gets braces if it has none.
-func oneSlot(name string) error {
+func OneSlot(name string) error {
 	if !strings.ContainsAny(name, "{}") {
 		return nil
 	}
@@ -81,47 +114,40 @@ func oneSlot(name string) error {
 		driver.ErrInvalid, driver.Quote(name))
 }
 
-// All keys of one lock lie in one slot of a cluster: Redisson's rule is that a name
-// without a brace becomes the hash tag, and that one with a brace has its own.
-func tagged(name string) string {
+// Tagged returns the start of the keys beside a lock. All keys of one lock lie in one slot of a cluster: Redisson's
+// rule is that a name without a brace becomes the hash tag, and that one with a brace has its own.
+func Tagged(name string) string {
 	if strings.ContainsRune(name, '{') {
 		return name
 	}
 	return "{" + name + "}"
 }
 
-// holdKey returns the key that keeps what Inspect shows of a hold of a Redisson structure.
-func holdKey(name, owner string) string { return tagged(name) + ":" + owner + holdSuffix }
+// HoldKey returns the key that keeps what Inspect shows of a hold of a Redisson structure.
+func HoldKey(name, owner string) string { return Tagged(name) + ":" + owner + holdSuffix }
 
-func tokenKey(name string) string { return tokenPrefix + tagged(name) }
+// TokenKey returns the key of a fence counter of the layout "redisson".
+func TokenKey(name string) string { return tokenPrefix + Tagged(name) }
 
-// permitsKey returns the key of a semaphore's permits. {a} and a have different keys: the
+// ProbeKey returns a key that never exists.
+func ProbeKey(name string) string { return Tagged(name) + probeSuffix }
+
+// PermitsKey returns the key of a semaphore's permits. {a} and a have different keys: the
 // layout "string" has both.
-func permitsKey(name string) string {
-	if _, ok := braced(name); ok {
+func PermitsKey(name string) string {
+	if _, ok := Braced(name); ok {
 		return name + holdSuffix + permitsSuffix
 	}
-	return tagged(name) + permitsSuffix
+	return Tagged(name) + permitsSuffix
 }
 
-func readerKey(name, owner string) string {
-	return tagged(name) + ":" + field(owner) + readerSuffix + "1"
+// ReaderKey returns the key that lives as long as a reader's hold.
+func ReaderKey(name, owner string) string {
+	return Tagged(name) + ":" + Field(owner) + readerSuffix + "1"
 }
 
-// javaQueueKeys returns the keys of a queue that Java shares: the keys of its fair lock, and between
-// them the ends of our tickets.
-func javaQueueKeys(name string) []string {
-	n := tagged(name)
-	return []string{javaQueuePrefix + n, ticketsPrefix + n, javaTimeoutPrefix + n}
-}
-
-// ownQueueKeys returns the keys of a queue that is ours alone. Unlike in Java, different names
+// ownQueue returns the keys of a queue that is ours alone. Unlike in Java, different names
 // have different queues: "a" and "{a}" too.
-func ownQueueKeys(name string) []string {
-	queue, tickets := ownQueue(name)
-	return []string{queue, tickets}
-}
-
 func ownQueue(name string) (queue, tickets string) {
 	before, after := "{", "}"
 	if strings.ContainsRune(name, '{') {
@@ -132,7 +158,7 @@ func ownQueue(name string) (queue, tickets string) {
 	return both[:at], both[at:]
 }
 
-// The keys beside a lock begin or end so. No lock has such a name: see reserved.
+// The keys beside a lock begin or end so. No lock has such a name: see Reserved.
 const (
 	javaQueuePrefix   = "redisson_lock_queue:"
 	javaTimeoutPrefix = "redisson_lock_timeout:"
@@ -148,55 +174,59 @@ const (
 	counterName = "distlock:fence"
 )
 
-// nameOfQueue undoes ownQueueKeys or javaQueueKeys; false for a key that is no queue.
-func nameOfQueue(key, prefix string) (string, bool) {
-	n, ok := strings.CutPrefix(key, prefix)
-	if inner, is := braced(n); ok && is {
+// QueueName undoes QueueKeys; false for a key that is no queue.
+func (l *Layout) QueueName(key string) (string, bool) {
+	n, ok := strings.CutPrefix(key, l.QueuePrefix)
+	if inner, is := Braced(n); ok && is {
 		return inner, true
 	}
-	if prefix == ownQueuePrefix {
+	if !l.Redisson {
 		return strings.CutPrefix(n, ":")
 	}
 	return n, ok
 }
 
-func freeChannel(name string) string {
+// FreeChannel returns the channel of an exclusive lock of the layout "string".
+func FreeChannel(name string) string {
 	if strings.ContainsRune(name, '{') {
 		return "distlock_free:" + name
 	}
 	return "distlock_free:{" + name + "}"
 }
-func lockChannel(name string) string    { return "redisson_lock__channel:" + tagged(name) }
-func rwChannel(name string) string      { return "redisson_rwlock:" + tagged(name) }
-func permitsChannel(name string) string { return "redisson_sc:" + tagged(name) }
+
+// The channels of Redisson's locks.
+func LockChannel(name string) string    { return "redisson_lock__channel:" + Tagged(name) }
+func RWChannel(name string) string      { return "redisson_rwlock:" + Tagged(name) }
+func PermitsChannel(name string) string { return "redisson_sc:" + Tagged(name) }
 
 // thread is the thread number under which our holds appear to Java, where each Owner is a
 // client with one thread.
 const thread = ":1"
 
-// field returns how an owner is written in Redisson's hashes. A longer Owner comes from
+// Field returns how an owner is written in Redisson's hashes. A longer Owner comes from
 // Inspect, and is the field of a Java thread already.
-func field(owner string) string {
-	if len(owner) == ownerLen {
+func Field(owner string) string {
+	if len(owner) == OwnerLen {
 		return owner + thread
 	}
 	return owner
 }
 
-// ownerOf undoes field.
-func ownerOf(field string) string {
+// OwnerOf undoes Field.
+func OwnerOf(field string) string {
 	field = strings.TrimSuffix(field, ":write")
-	if owner, ok := strings.CutSuffix(field, thread); ok && len(owner) == ownerLen {
+	if owner, ok := strings.CutSuffix(field, thread); ok && len(owner) == OwnerLen {
 		return owner
 	}
 	return field
 }
 
-const ownerLen = 36
+// OwnerLen is the length of an Owner of distlock's.
+const OwnerLen = 36
 
-// permitID returns the 16 bytes under which a permit is kept. An Owner that is no UUID stays
+// PermitID returns the 16 bytes under which a permit is kept. An Owner that is no UUID stays
 // as it is.
-func permitID(owner string) string {
+func PermitID(owner string) string {
 	id, err := hex.DecodeString(strings.ReplaceAll(owner, "-", ""))
 	if err != nil || len(id) != 16 {
 		return owner
@@ -204,8 +234,8 @@ func permitID(owner string) string {
 	return string(id)
 }
 
-// permitOwner undoes permitID.
-func permitOwner(id string) string {
+// PermitOwner undoes PermitID.
+func PermitOwner(id string) string {
 	if len(id) != 16 {
 		return id
 	}

@@ -1,0 +1,64 @@
+package redislock
+
+import (
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+)
+
+var update = flag.Bool("update", false, "write scripts/composed anew")
+
+// allScripts returns each script under the name of its file in scripts/composed. The layouts share those that do not take fences.
+func allScripts() map[string]*script {
+	all := map[string]*script{"inspect": inspectScript, "list_strings": listStrings, "list_hashes": listHashes}
+	for _, mode := range allModes {
+		for layout, scripts := range map[string]*modeScripts{"string": &stringScripts[mode], "redisson": &redissonScripts[mode]} {
+			start := layout + "_" + strings.ReplaceAll(mode.String(), "/", "_") + "_"
+			all[start+"acquire"], all[start+"renew"], all[start+"release"] = scripts.acquire, scripts.renew, scripts.release
+		}
+	}
+	return all
+}
+
+// The files in scripts/composed are the scripts that are sent, whole. With -update they are written anew.
+func TestComposedScripts(t *testing.T) {
+	const dir = "scripts/composed"
+	want := map[string]string{}
+	for name, sc := range allScripts() {
+		want[name+".lua"] = "-- " + name + ", as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update\n" +
+			sc.sources[redisconn.PubSubClassic]().text
+	}
+	if *update {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range want {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name())
+		if text, err := os.ReadFile(filepath.Join(dir, f.Name())); err != nil || string(text) != want[f.Name()] {
+			t.Errorf("%s is not the script that is sent: run it with -args -update (%v)", f.Name(), err)
+		}
+	}
+	if sent := slices.Sorted(maps.Keys(want)); !slices.Equal(names, sent) {
+		t.Errorf("there are %q, and sent are %q", names, sent)
+	}
+}

@@ -1,0 +1,305 @@
+// Package scriptless keeps exclusive locks of the layout "string" by plain commands, for servers whose user may not run
+// scripts.
+package scriptless
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// Store keeps exclusive locks. A lock looks as scripts write it, so that both exclude each other, under fences of one
+// counter; but its value lacks its fence, which is not known yet when the value is written.
+type Store struct {
+	Client redisconn.Client
+	PubSub *redisconn.PubSub
+	Layout *layouts.Layout // "string"
+
+	notes layouts.Notes
+}
+
+func (s *Store) mode() *layouts.Mode { return s.Layout.Mode(driver.Exclusive) }
+
+// Acquire makes one attempt, in one round trip; in three if r's Owner holds already. If the SET is
+// refused, the commands behind it change nothing but the counter, and show the holder. A grant beside an error was taken, and
+// is of no use.
+func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	key := s.Layout.Prefix + r.Name
+	got := s.Client.DoAll(ctx, key, [][]string{
+		{"SET", key, s.notes.Start(r.Owner, r.Meta), "NX", "PX", layouts.Millis(r.TTL)},
+		{"GET", key}, {"PTTL", key}, {"EXISTS", s.Layout.QueueKeys(key)[0]}, s.xadd(r.Name, "*"),
+	})
+	set, value := got[0], got[1]
+	if set.Err != nil {
+		return driver.Grant{}, redisconn.OtherType(redisconn.MarkUnsent(redisconn.Explain(set.Err)))
+	}
+	if err := redisconn.TransportError(got); err != nil {
+		return driver.Grant{}, err
+	}
+	taken := driver.Grant{}
+	if set.Reply != nil {
+		taken.TTL = r.TTL
+	} else if !ownedBy(redisconn.Text(value.Reply), r.Owner) {
+		return taken, refusedBy(s.Layout, key, value, got[2])
+	}
+	err := redisconn.OtherType(redisconn.Explain(redisconn.FirstError(got)))
+	switch {
+	case err != nil:
+		return taken, err
+	case set.Reply == nil:
+		if err = s.renewOne(ctx, r.Hold); errors.Is(err, driver.ErrLost) {
+			err = errors.New("the lock ended while it was acquired again")
+		}
+	case redisconn.Integer(got[3].Reply) > 0:
+		return driver.Grant{}, s.yieldToQueue(ctx, r)
+	}
+	if err != nil {
+		return taken, err
+	}
+	id, err := s.spread(ctx, r.Name, redisconn.Text(got[4].Reply))
+	if err != nil {
+		return taken, err
+	}
+	return s.Layout.Grant(r, id)
+}
+
+// refusedBy returns the error of an attempt that found another value.
+func refusedBy(l *layouts.Layout, key string, value, left redisconn.Answer) error {
+	if re, is := redisconn.AsReply(value.Err); is && re.HasCode("WRONGTYPE") {
+		return layouts.NoLock(key, "no string")
+	}
+	if err := cmp.Or(value.Err, left.Err); err != nil {
+		return redisconn.Explain(err)
+	}
+	ms := redisconn.Integer(left.Reply)
+	if !layouts.IsLockString(redisconn.Text(value.Reply), ms) {
+		return layouts.NoLock(key, layouts.NoToken(ms))
+	}
+	return layouts.Held(ms, l.StringHolder(redisconn.Text(value.Reply), 0, ms))
+}
+
+// yieldToQueue gives up a lock that was taken before those in the queue, which clients with
+// scripts keep. Only the first of them is notified: a message to all would wake r's own waiter.
+func (s *Store) yieldToQueue(ctx context.Context, r driver.Request) error {
+	_, err := s.PubSub.Detect(ctx, s.Client)
+	if err == nil {
+		err = s.free(ctx, r.Hold, nil)
+	}
+	if err != nil && !errors.Is(err, driver.ErrLost) {
+		return fmt.Errorf("others are queued; it is not certain that it was released: %v", err)
+	}
+	return &driver.HeldError{}
+}
+
+// xadd is the command that takes an id from the fence counter.
+func (s *Store) xadd(name, id string) []string {
+	return []string{"XADD", s.Layout.Counter(name), "MAXLEN", "0", id, "", ""}
+}
+
+// spread returns an id, or a later one. A millisecond has a thousand: behind them, spread
+// draws from the next millisecond in advance, as scripts do.
+func (s *Store) spread(ctx context.Context, name, id string) (string, error) {
+	for range redisconn.MaxTries {
+		ms, seq, _ := strings.Cut(id, "-")
+		if len(seq) < 4 {
+			return id, nil
+		}
+		n, err := strconv.ParseUint(ms, 10, 63)
+		if err != nil {
+			return "", err
+		}
+		// The first is refused if another client was quicker.
+		got := s.Client.DoAll(ctx, s.Layout.Prefix+name, [][]string{s.xadd(name, strconv.FormatUint(n+1, 10)+"-0"), s.xadd(name, "*")})
+		if err := got[1].Err; err != nil {
+			return "", redisconn.Explain(err)
+		}
+		id = redisconn.Text(got[1].Reply)
+	}
+	return "", errors.New("the fence counter is used up again and again")
+}
+
+// Release ends a hold, in two round trips; in three if there is a queue.
+func (s *Store) Release(ctx context.Context, h driver.Hold) error {
+	if _, err := s.PubSub.Detect(ctx, s.Client); err != nil {
+		return redisconn.Explain(err)
+	}
+	return s.free(ctx, h, [][]string{s.PubSub.Publish(s.mode().Channel(s.Layout.Prefix+h.Name), "0")})
+}
+
+// free ends a hold, and then publishes messages and one to the first in the queue, if any. What becomes of the messages
+// changes nothing: the lock is free, and a waiter that is not notified finds that out by itself.
+func (s *Store) free(ctx context.Context, h driver.Hold, messages [][]string) error {
+	name := s.Layout.Prefix + h.Name
+	behind := append([][]string{{"LINDEX", s.Layout.QueueKeys(name)[0], "0"}}, messages...)
+	got, err := s.change(ctx, h, func(int64) [][]string { return [][]string{{"DEL", name}} }, behind)
+	if err != nil {
+		return err
+	}
+	if first := redisconn.Text(got[0].Reply); first != "" {
+		s.Client.Do(ctx, name, s.PubSub.Publish(s.mode().ClientChannel(name, first), first))
+	}
+	return nil
+}
+
+// renewalsAtOnce is how many connections the renewals of one call take.
+const renewalsAtOnce = 8
+
+// Renew renews each hold in two round trips.
+func (s *Store) Renew(ctx context.Context, holds []driver.Hold) []error {
+	errs := make([]error, len(holds))
+	free := make(chan struct{}, renewalsAtOnce)
+	var wg wait.Group
+	for i, h := range holds {
+		free <- struct{}{}
+		wg.Go(func() {
+			errs[i] = s.renewOne(ctx, h)
+			<-free
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+func (s *Store) renewOne(ctx context.Context, h driver.Hold) error {
+	_, err := s.change(ctx, h, func(left int64) [][]string {
+		life := max(layouts.CeilMillis(h.TTL), left) // a renewal may arrive late
+		writes := [][]string{{"PEXPIRE", s.Layout.Prefix + h.Name, strconv.FormatInt(life, 10)}}
+		if h.Floor >= s.Layout.Span {
+			writes = append(writes, s.xadd(h.Name, s.Layout.FloorID(h.Floor)))
+		}
+		return writes
+	}, nil)
+	return err
+}
+
+var errChanging = errors.New("the lock was changed again and again while it was looked at")
+
+// change makes the writes of a hold, all or none, unless it is lost. The first write answers 0 if the key is gone. left
+// is the rest of the key's TTL in ms. The commands behind are sent together with the writes, and change returns
+// their answers. They are no part of the transaction: one that is refused would undo it.
+func (s *Store) change(ctx context.Context, h driver.Hold, writes func(left int64) [][]string, behind [][]string) ([]redisconn.Answer, error) {
+	name := s.Layout.Prefix + h.Name
+	var results []any
+	var answers []redisconn.Answer
+	err := redisconn.Dedicated(ctx, s.Client, name, layouts.ProbeKey(name), func(send redisconn.Sender) error {
+		for range redisconn.MaxTries {
+			got := send([][]string{{"WATCH", name}, {"MGET", name}, {"PTTL", name}})
+			if err := cmp.Or(redisconn.Explain(redisconn.FirstError(got)), ctx.Err()); err != nil {
+				if redisconn.TransportError(got) == nil {
+					send([][]string{{"UNWATCH"}})
+				}
+				return err
+			}
+			if value := redisconn.Texts(got[1].Reply); len(value) != 1 || !ownedBy(value[0], h.Owner) {
+				send([][]string{{"UNWATCH"}})
+				return nil
+			}
+			commands := append(append([][]string{{"MULTI"}}, writes(redisconn.Integer(got[2].Reply))...), []string{"EXEC"})
+			all := send(append(commands, behind...))
+			got = all[:len(commands)]
+			answers = all[len(commands):]
+			exec := got[len(got)-1]
+			if exec.Err != nil {
+				return redisconn.Explain(cmp.Or(redisconn.TransportError(got), redisconn.FirstError(got)))
+			}
+			if list, ok := exec.Reply.([]any); ok {
+				results = list
+				return firstFailure(list, len(commands)-2)
+			}
+		}
+		return errChanging
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(results) > 0 && results[0] != int64(0) {
+		return answers, nil
+	}
+	// Only a master knows that a hold is lost: a replica refuses the write, which changes nothing.
+	return nil, cmp.Or(redisconn.Probe(ctx, s.Client, layouts.ProbeKey(name)), driver.ErrLost)
+}
+
+// firstFailure returns the first error among n results of a transaction.
+func firstFailure(results []any, n int) error {
+	if len(results) != n {
+		return redisconn.ErrUnexpected
+	}
+	for _, r := range results {
+		// A fence counter beyond a floor refuses to be raised to it.
+		if failed, is := r.(error); is && !strings.Contains(failed.Error(), "equal or smaller") {
+			return fmt.Errorf("not all was done: %w", failed)
+		}
+	}
+	return nil
+}
+
+// ownedBy reports whether the value of a plain lock is owner's. The Owner of a lock that is
+// not distlock's is the whole value, as Inspect shows it.
+func ownedBy(value, owner string) bool {
+	return value == owner || len(owner) == layouts.OwnerLen && strings.HasPrefix(value, owner+" ")
+}
+
+// Read reads a plain lock, in one round trip.
+func (s *Store) Read(ctx context.Context, key string) (layouts.Snapshot, error) {
+	got := s.Client.DoAll(ctx, key, [][]string{
+		{"TYPE", key}, {"TIME"}, {"PTTL", key}, {"LRANGE", s.Layout.QueueKeys(key)[0], "0", "-1"},
+		{"EXISTS", layouts.PermitsKey(key)}, {"GET", key},
+	})
+	seen := layouts.Snapshot{
+		Kind: redisconn.Text(got[0].Reply), Now: clock(got[1].Reply), Left: redisconn.Integer(got[2].Reply), Value: redisconn.Text(got[5].Reply),
+	}
+	if seen.Kind != "string" {
+		got = got[:5] // GET fails
+	}
+	if err := redisconn.FirstError(got); err != nil {
+		return seen, redisconn.OtherType(redisconn.Explain(err))
+	}
+	if seen.Kind == "hash" || redisconn.Integer(got[4].Reply) > 0 {
+		return seen, fmt.Errorf("%w: to tell who holds a semaphore or a lock of Redisson, without scripts", driver.ErrUnsupported)
+	}
+	for _, owner := range redisconn.Texts(got[3].Reply) {
+		seen.Waiters = append(seen.Waiters, layouts.Waiter(owner, -1))
+	}
+	return seen, nil
+}
+
+// clock reads TIME's answer: the time since 1970.
+func clock(reply any) time.Duration {
+	parts := redisconn.Texts(reply)
+	if len(parts) != 2 {
+		return 0
+	}
+	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
+	micros, _ := strconv.ParseInt(parts[1], 10, 64)
+	return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond
+}
+
+// Locks returns the plain locks among keys that distlock took.
+func (s *Store) Locks(ctx context.Context, _ string, keys []string) ([]string, error) {
+	commands := make([][]string, len(keys))
+	for i, key := range keys {
+		commands[i] = []string{"GETRANGE", key, "0", strconv.Itoa(layouts.OwnerLen)}
+	}
+	var held []string
+	for i, a := range s.Client.DoAll(ctx, keys[0], commands) {
+		re, refused := redisconn.AsReply(a.Err)
+		switch {
+		case a.Err == nil:
+			if value := redisconn.Text(a.Reply); layouts.StartsNote(value) {
+				held = append(held, keys[i])
+			}
+		case !refused || !re.HasCode("WRONGTYPE"):
+			return nil, redisconn.Explain(a.Err)
+		}
+	}
+	return held, nil
+}

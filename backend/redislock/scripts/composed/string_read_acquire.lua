@@ -1,0 +1,129 @@
+-- string_read_acquire, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
+-- Fences of the string layout: ids of a stream, ms-sequence, which XADD makes greater
+-- than the last one and at least the clock, in one command. No entry is kept. The
+-- number is ms * 1000 + sequence: so the first of a millisecond starts with the
+-- clock's microseconds, to be greater than what a counter had given that was lost
+-- within it; and where a thousand are used up, the next millisecond is taken in advance.
+local function fence(key)
+  local id = redis.call('XADD', key, 'MAXLEN', 0, '*', '', '')
+  local next
+  if string.sub(id, -2) == '-0' then
+    local t = redis.call('TIME')
+    local ms, given = t[1] * 1000 + math.floor(t[2] / 1000), tonumber(string.sub(id, 1, -3))
+    if ms > given or ms == given and t[2] % 1000 > 0 then
+      next = string.format('%.0f-%d', ms, t[2] % 1000)
+    end
+  elseif not string.find(id, '-', -4, true) then
+    next = string.format('%.0f-0', tonumber(string.match(id, '^%d+')) + 1)
+  end
+  if next then
+    redis.call('XADD', key, 'MAXLEN', 0, next, '', '')
+  end
+  return next or id
+end
+
+-- A floor that is no greater than the last id is refused, and needs nothing.
+local function raise(key, floor)
+  local r = redis.pcall('XADD', key, 'MAXLEN', 0, floor, '', '')
+  if type(r) == 'table' and r.err and not string.find(r.err, 'equal or smaller', 1, true) then
+    error(r.err)
+  end
+end
+-- Redisson's structures have no room for the notes that Inspect shows, so each hold has a key of
+-- its own beside them: "+owner meta fence[,first fence]". It ends with the hold. The
+-- plus tells it from a lock of the string layout.
+local function remember(key, text, id, ttl, again)
+  if again then
+    local old = redis.call('GET', key)
+    if old then
+      id = id .. ',' .. string.match(old, '[^ ,]*$')
+    end
+    ttl = math.max(ttl, redis.call('PTTL', key)) -- which may have begun a millisecond after the hold
+  end
+  redis.call('SET', key, '+' .. text .. id, 'PX', ttl)
+end
+-- Tells a lock from other data, for refusals. isLockString in inspect.go has the same rule for
+-- strings.
+local uuid = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x'
+
+local function noLock(what)
+  return redis.error_reply('NOLOCK ' .. what)
+end
+
+-- read reads a lock's own key. The second result is the answer for a key of another type.
+local function read(command, key, ...)
+  local r = redis.pcall(command, key, ...)
+  if type(r) == 'table' and r.err then
+    if string.find(r.err, 'WRONGTYPE', 1, true) then
+      return nil, noLock('a ' .. redis.call('TYPE', key).ok)
+    end
+    error(r.err)
+  end
+  return r
+end
+
+-- isNote reports whether a string is a lock of distlock's own.
+local function isNote(value)
+  return string.find(value, uuid .. ' [^ ]* [%d,%-]*$')
+end
+
+-- isLockString reports whether a string that lives for left ms may be a lock: distlock's own,
+-- or the token of another library.
+local function isLockString(value, left)
+  if isNote(value) then
+    return true
+  end
+  if left == -1 then
+    return string.find(value, uuid .. '$') or #value == 32 and string.find(value, '^%x+$')
+  end
+  return #value <= 1024 and not string.find(value, '^{.*}$')
+end
+
+-- isHeld reports whether a hash is an RLock of Redisson's that is held.
+local function isHeld(key)
+  return redis.call('HLEN', key) == 1 and string.find(redis.call('HKEYS', key)[1], uuid .. ':%-?%d+$')
+end
+
+-- isMode reports whether a hash with this mode may be a read/write lock that is held.
+local function isMode(mode, left)
+  return (mode == 'read' or mode == 'write') and left ~= -1
+end
+-- publish notifies waiters.
+local function publish(channel, message)
+  redis.call('PUBLISH', channel, message)
+end
+-- A reader of RReadWriteLock. KEYS: name, hold, the reader's timeout, fence counter.
+-- ARGV: field, TTL, "owner meta ", channel.
+local call = redis.call
+local writer = ARGV[1] .. ':write'
+local seen, other = read('HMGET', KEYS[1], 'mode', ARGV[1], writer)
+if other then
+  return other
+end
+local left = call('PTTL', KEYS[1])
+if left ~= -2 and not isMode(seen[1], left) then
+  return isHeld(KEYS[1]) and redis.error_reply('INVALID this name is a mutex') or noLock('a hash with other fields than a read/write lock')
+end
+if seen[1] == 'write' and not seen[3] then
+  return {left}
+end
+
+local id = fence(KEYS[4])
+local ttl = ARGV[2]
+if seen[2] or seen[3] then
+  ttl = math.max(ttl, seen[3] and left or call('PTTL', KEYS[3]))
+end
+if seen[3] then
+  -- Downgrade: other readers may enter from now on.
+  call('HDEL', KEYS[1], writer)
+end
+call('HSET', KEYS[1], 'mode', 'read', ARGV[1], 1)
+call('SET', KEYS[3], 1, 'PX', ttl)
+if left < tonumber(ttl) then
+  call('PEXPIRE', KEYS[1], ttl)
+end
+remember(KEYS[2], ARGV[3], id, ttl, seen[2] or seen[3])
+if seen[3] then
+  publish(ARGV[4], '1') -- last, since the user may not have the right to
+end
+return id
