@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
@@ -14,14 +13,21 @@ import (
 
 var update = flag.Bool("update", false, "write scripts/composed anew")
 
-// allScripts returns each script under the name of its file in scripts/composed. The layouts share those that do not take fences.
+// allScripts returns each script under the name of its file in scripts/composed.
 func allScripts() map[string]*script {
 	all := map[string]*script{"inspect": inspectScript, "list_strings": listStrings, "list_hashes": listHashes}
-	for _, mode := range allModes {
-		for layout, scripts := range map[string]*modeScripts{"string": &stringScripts[mode], "redisson": &redissonScripts[mode]} {
-			start := layout + "_" + strings.ReplaceAll(mode.String(), "/", "_") + "_"
-			all[start+"acquire"], all[start+"renew"], all[start+"release"] = scripts.acquire, scripts.renew, scripts.release
+	add := func(name string, ofString, ofRedisson *script) {
+		if slices.Equal(ofString.parts, ofRedisson.parts) {
+			all[name] = ofString
+			return
 		}
+		all["string_"+name], all["redisson_"+name] = ofString, ofRedisson
+	}
+	for _, mode := range allModes {
+		s, r := stringScripts[mode], redissonScripts[mode]
+		add(mode.String()+"_acquire", s.acquire, r.acquire)
+		add(mode.String()+"_renew", s.renew, r.renew)
+		add(mode.String()+"_release", s.release, r.release)
 	}
 	return all
 }
