@@ -9,24 +9,20 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func client(t *testing.T) *distlock.Client {
 	t.Helper()
-	c, err := distlock.New(memlock.New(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(memlock.New(), nil))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func take(t *testing.T, c *distlock.Client, name string) *distlock.Lease {
 	t.Helper()
-	lease, err := c.Mutex(name).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(c.Mutex(name).Lock(t.Context()))(t)
 	return lease
 }
 
@@ -36,9 +32,7 @@ func TestTurns(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 10 {
-				if err := l.Hold(t.Context(), "one", c.Mutex("a"), time.Millisecond); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, l.Hold(t.Context(), "one", c.Mutex("a"), time.Millisecond))
 			}
 		})
 	}

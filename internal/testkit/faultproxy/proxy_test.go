@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // echo is a server that answers each line with itself, and remembers it.
@@ -22,10 +24,7 @@ type echo struct {
 }
 
 func newEcho(t *testing.T) *echo {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	e := &echo{addr: l.Addr().String()}
 	go func() {
@@ -64,10 +63,7 @@ type caller struct {
 
 func dial(t *testing.T, addr string) *caller {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", addr))(t)
 	t.Cleanup(func() { c.Close() })
 	return &caller{c, bufio.NewReader(c)}
 }
@@ -248,10 +244,7 @@ func (e *echo) order(line string) int {
 func TestHeldBackRequestsArriveLate(t *testing.T) {
 	e := newEcho(t)
 	p := New(t, e.addr)
-	c, err := net.Dial("tcp", p.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", p.Addr()))(t)
 	io.WriteString(c, "before\n")
 	if line, err := bufio.NewReader(c).ReadString('\n'); line != "before\n" {
 		t.Fatal(line, err)
@@ -294,10 +287,7 @@ func TestHeldBackRequestsHaveNoAnswer(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 
-	c, err := net.Dial("tcp", p.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", p.Addr()))(t)
 	defer c.Close()
 	p.HoldBack("late", time.Millisecond)
 	io.WriteString(c, "late\n")

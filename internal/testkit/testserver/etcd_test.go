@@ -1,11 +1,18 @@
 package testserver
 
 import (
+	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // etcdPost speaks to the JSON gateway of etcd, in which keys and values are base64.
@@ -26,9 +33,7 @@ func TestEtcdKeepsItsDataOverAKill(t *testing.T) {
 	if s.URL() != "etcd://"+addr {
 		t.Errorf("URL %q", s.URL())
 	}
-	if _, err := etcdPost(s, "/v3/kv/put", `{"key":"aw==","value":"dg=="}`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(etcdPost(s, "/v3/kv/put", `{"key":"aw==","value":"dg=="}`))(t)
 	s.Kill()
 	if err := s.healthy(); err == nil {
 		t.Fatal("a killed server is healthy")
@@ -53,9 +58,7 @@ func TestEtcdIsStoppedPausedAndEnded(t *testing.T) {
 			t.Error("a paused server is healthy")
 		}
 		s.Resume()
-		if err := s.awaitReady(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, s.awaitReady(t.Context()))
 	})
 	if err := s.healthy(); err == nil {
 		t.Error("the server outlived its test")
@@ -99,4 +102,141 @@ func TestLongCurrentEtcd(t *testing.T) {
 			t.Errorf("etcdctl says %q, %v, want %q", out, err, want)
 		}
 	}
+}
+
+type etcdKey struct {
+	Key   []byte `json:"key"`
+	Value []byte `json:"value,omitempty"`
+}
+
+// put stores a key by a member, which needs a leader for it.
+func (s *EtcdServer) put(key string) error {
+	token, err := s.login(startTimeout)
+	if err != nil {
+		return err
+	}
+	return s.post(startTimeout, "/v3/kv/put", token, etcdKey{[]byte(key), []byte("v")}, new(any))
+}
+
+func TestEtcdClusterReplacesItsLeader(t *testing.T) {
+	g := EtcdCluster(t, EtcdOptions{})
+	if n := len(strings.Split(g.URL(), ",")); n != 3 || len(g.Followers()) != 2 {
+		t.Errorf("%s has %d addresses; %d followers", g.URL(), n, len(g.Followers()))
+	}
+	old := g.Leader()
+	old.Kill()
+	now := g.AwaitLeader(old)
+	if err := now.put("a"); err != nil || now == old {
+		t.Errorf("the new leader: %v, it is the old: %v", err, now == old)
+	}
+	old.Start()
+	expect.OK(t, old.put("b"), "a member that is back")
+	now.Pause()
+	if third := g.AwaitLeader(now); third == now {
+		t.Error("a paused leader leads on")
+	}
+	now.Resume()
+}
+
+func TestLongEtcdClusterInTwoParts(t *testing.T) {
+	g := EtcdCluster(t, EtcdOptions{})
+	for _, who := range []string{"leader", "follower"} {
+		cut := g.Leader()
+		if who == "follower" {
+			cut = g.Followers()[0]
+		}
+		g.Isolate(cut)
+		now := g.AwaitLeader(cut)
+		for _, s := range g.without(cut) {
+			if err := s.put("k"); err != nil {
+				t.Errorf("isolated %s: one of the others: %v", who, err)
+			}
+		}
+		if err := await(func() error {
+			if cut.put("k") == nil {
+				return fmt.Errorf("it takes requests: %w", errNotYet)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("isolated %s: %v", who, err)
+		}
+		if who == "leader" && now == cut {
+			t.Error("who is alone leads the others")
+		}
+		g.Heal()
+		if err := await(func() error { return cut.put("k") }); err != nil {
+			t.Errorf("healed %s: %v", who, err)
+		}
+	}
+}
+
+func TestLongSharedEtcdClusterIsOne(t *testing.T) {
+	if a, b := SharedEtcdCluster(t), SharedEtcdCluster(t); a.URL() != b.URL() {
+		t.Errorf("two shared clusters: %s, %s", a.URL(), b.URL())
+	}
+}
+
+func TestEtcdWithUsersAndTLS(t *testing.T) {
+	s := Etcd(t, EtcdOptions{Password: "s3cret", TLS: true})
+	cert, key := s.Files()
+	if u := s.URL(); !strings.HasPrefix(u, "etcds://root:s3cret@"+s.Addr()+"?") || cert == "" || key == "" {
+		t.Errorf("URL %s, files %q, %q", u, cert, key)
+	}
+	if err := s.post(startTimeout, "/v3/kv/put", "", etcdKey{[]byte("k"), nil}, new(any)); err == nil {
+		t.Error("anybody may write")
+	}
+	expect.OK(t, s.put("k"), "root")
+	u := s.AddUser("ann", "x", EtcdGrant{Prefix: "ann/", Read: true, Write: true}, EtcdGrant{Prefix: "all/", Read: true})
+	if !strings.HasPrefix(u, "etcds://ann:x@") {
+		t.Errorf("URL %s", u)
+	}
+	var login struct{ Token string }
+	must.OK(t, s.post(startTimeout, "/v3/auth/authenticate", "", body{"name": "ann", "password": "x"}, &login))
+	for key, want := range map[string]bool{"ann/k": true, "ann": false, "ann0": false, "all/k": false} {
+		if err := s.post(startTimeout, "/v3/kv/put", login.Token, etcdKey{[]byte(key), nil}, new(any)); (err == nil) != want {
+			t.Errorf("ann writes %s: %v", key, err)
+		}
+	}
+	expect.OK(t, s.post(startTimeout, "/v3/kv/range", login.Token, etcdKey{Key: []byte("all/k")}, new(any)), "ann reads")
+	s.Kill()
+	s.Start()
+	expect.OK(t, s.put("k"), "after a restart")
+}
+
+func TestSuccessorOfAPrefix(t *testing.T) {
+	for prefix, want := range map[string]string{"": "\x00", "a": "b", "a/": "a0", "a\xff": "b", "\xff": "\x00"} {
+		if got := string(successor([]byte(prefix))); got != want {
+			t.Errorf("successor of %q is %q, want %q", prefix, got, want)
+		}
+	}
+}
+
+// answering returns an etcd that answers a call with each status in turn, and the last one from then on.
+func answering(t *testing.T, text string, statuses ...int) *EtcdServer {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(statuses[0])
+		w.Write([]byte(text))
+		if len(statuses) > 1 {
+			statuses = statuses[1:]
+		}
+	}))
+	t.Cleanup(srv.Close)
+	_, port, err := net.SplitHostPort(srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &EtcdServer{Process: &Process{}}
+	s.port = must.Get(strconv.Atoi(port))(t)
+	return s
+}
+
+func TestUnansweredChangeIsRepeated(t *testing.T) {
+	add := call{"user/add", body{"name": "ann"}}
+	const exists = `{"error":"etcdserver: user name already exists"}`
+	expect.OK(t, answering(t, exists, http.StatusServiceUnavailable, http.StatusBadRequest).change("", add), "the first attempt had succeeded")
+	if err := answering(t, exists, http.StatusBadRequest).change("", add); err == nil || !strings.Contains(err.Error(), "already exists") {
+		t.Errorf("the first answer: %v", err)
+	}
+	expect.OK(t, answering(t, "{}", http.StatusServiceUnavailable, http.StatusOK).change("", add), "the second attempt succeeds")
 }

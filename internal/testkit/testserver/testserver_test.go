@@ -7,18 +7,14 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A child that has not executed its program yet has its parent's socket, as a copy has here.
 func TestAwaitRefusal(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	child, err := l.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	child := must.Get(l.(*net.TCPListener).File())(t)
 	l.Close()
 	var closed atomic.Bool
 	time.AfterFunc(50*time.Millisecond, func() {

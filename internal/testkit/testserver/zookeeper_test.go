@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestZooKeeperAnswersAtOnce(t *testing.T) {
@@ -41,9 +43,7 @@ func TestZooKeeperIsKilledStartedAndPaused(t *testing.T) {
 	}
 	srv.Pause()
 	srv.Resume()
-	if err := srv.awaitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, srv.awaitReady(t.Context()))
 	srv.Stop()
 	srv.Start()
 }
@@ -54,10 +54,7 @@ func TestZooKeeperSpeaksTLS(t *testing.T) {
 	if !strings.HasPrefix(srv.URL(), "zks://"+srv.SecureAddr()+"?ca=") {
 		t.Errorf("URL %q", srv.URL())
 	}
-	c, err := tls.Dial("tcp", srv.SecureAddr(), srv.TLSConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(tls.Dial("tcp", srv.SecureAddr(), srv.TLSConfig()))(t)
 	defer c.Close()
 	fmt.Fprint(c, "ruok")
 	if answer, err := io.ReadAll(c); string(answer) != "imok" {
