@@ -72,6 +72,19 @@ func requests(change func(*driver.Request)) func(*lab, *patched) {
 	}
 }
 
+// attempts lets f change each request before it is made, or refuse it.
+func attempts(f func(p *patched, r *driver.Request) error) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if err := f(p, &r); err != nil {
+				return driver.Grant{}, err
+			}
+			return acquire(ctx, r)
+		}
+	}
+}
+
 // setLife makes those attempts, or renewals, set the life of a hold, also to less than was left.
 func (p *patched) setLife(attempts func(driver.Request) bool, renewals bool) {
 	acquire := p.acquire
@@ -131,15 +144,12 @@ var holdMutants = []mutant{{
 	},
 }, {
 	"asking again is refused", "again/same-owner",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if p.holds(r.Name, r.Owner) != 0 {
-				return driver.Grant{}, &driver.HeldError{}
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		if p.holds(r.Name, r.Owner) != 0 {
+			return &driver.HeldError{}
 		}
-	},
+		return nil
+	}),
 }, {
 	"asking again leaves the TTL as it was", "again/restarts-ttl",
 	func(l *lab, p *patched) {
@@ -418,15 +428,12 @@ func releaseByName(l *lab, p *patched) {
 
 var fixedMutants = []mutant{{
 	"a fixed hold excludes nobody", "fixed/as-any",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if r.Fixed {
-				r.Name += " fixed"
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		if r.Fixed {
+			r.Name += " fixed"
 		}
-	},
+		return nil
+	}),
 }, {
 	"a fixed hold is not renewed", "fixed/renewed",
 	func(l *lab, p *patched) {

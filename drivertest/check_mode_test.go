@@ -51,51 +51,39 @@ var modeMutants = []mutant{{
 	besideOnRefusal(driver.Write, func(h driver.Hold) bool { return h.Mode == driver.Read }),
 }, {
 	"readers exclude each other", "shared/readers-share",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if r.Mode == driver.Read && p.holder(r.Name).Owner != "" {
-				return driver.Grant{}, &driver.HeldError{}
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		if r.Mode == driver.Read && p.holder(r.Name).Owner != "" {
+			return &driver.HeldError{}
 		}
-	},
+		return nil
+	}),
 }, {
 	"all readers have the TTL of the last", "shared/readers-expire-alone", sharedTTL(driver.Read),
 }, {
 	"a downgrade lets a writer in", "shared/downgrade-race",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write {
-				p.mem.Release(ctx, r.Hold)
-				time.Sleep(time.Millisecond)
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		if r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write {
+			p.mem.Release(context.Background(), r.Hold)
+			time.Sleep(time.Millisecond)
 		}
-	},
+		return nil
+	}),
 }, {
 	"a downgraded writer still keeps readers out", "shared/downgrade",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if p.holds(r.Name, r.Owner) == driver.Write {
-				r.Mode = driver.Write
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		if p.holds(r.Name, r.Owner) == driver.Write {
+			r.Mode = driver.Write
 		}
-	},
+		return nil
+	}),
 }, {
 	"the same Owner counted twice", "again/counts-once",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if r.Mode == driver.Counted && p.holds(r.Name, r.Owner) != 0 {
-				r.Owner += " again"
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		if r.Mode == driver.Counted && p.holds(r.Name, r.Owner) != 0 {
+			r.Owner += " again"
 		}
-	},
+		return nil
+	}),
 }, {
 	"limit off by one", "counted/limit",
 	requests(func(r *driver.Request) { r.Limit++ }),

@@ -14,28 +14,15 @@ var queueMutants = []mutant{{
 	"the last to come is the first to get in", "queue/fifo", passing(func(r driver.Request) bool { return r.Queue }),
 }, {
 	"a place is passed by a reader", "queue/reader-behind-writer",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			g, err := acquire(ctx, r)
-			if errors.Is(err, driver.ErrHeld) && r.Mode == driver.Read && p.holder(r.Name).Mode == driver.Read {
-				r.Name += " beside"
-				return acquire(ctx, r)
-			}
-			return g, err
-		}
-	},
+	besideOnRefusal(driver.Read, func(h driver.Hold) bool { return h.Mode == driver.Read }),
 }, {
 	"asking again sends one to the end", "queue/repeat-keeps-place",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if r.Queue && p.holds(r.Name, r.Owner) == 0 {
-				p.mem.Release(ctx, r.Hold)
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		if r.Queue && p.holds(r.Name, r.Owner) == 0 {
+			p.mem.Release(context.Background(), r.Hold)
 		}
-	},
+		return nil
+	}),
 }, {
 	"places end at once", "queue/place-lives",
 	placesLast(func(time.Duration) time.Duration { return time.Millisecond }),
@@ -45,13 +32,10 @@ var queueMutants = []mutant{{
 	"the place of a dead owner blocks those behind it", "queue/dead-place-lets-next-in", placesStay,
 }, {
 	"asking again does not prolong a place", "queue/repeat-restarts-place",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			r.Queue = r.Queue && !p.waits(r.Name, r.Owner)
-			return acquire(ctx, r)
-		}
-	},
+	attempts(func(p *patched, r *driver.Request) error {
+		r.Queue = r.Queue && !p.waits(r.Name, r.Owner)
+		return nil
+	}),
 }, {
 	"Release does not leave the queue", "queue/release-leaves",
 	func(_ *lab, p *patched) {
@@ -89,30 +73,24 @@ var queueMutants = []mutant{{
 	},
 }, {
 	"a queue sends the holder away", "queue/holder-keeps-holding",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			info, _ := p.mem.Inspect(ctx, r.Name)
-			if p.holds(r.Name, r.Owner) != 0 && len(info.Waiters) > 0 {
-				return driver.Grant{}, &driver.HeldError{}
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		info, _ := p.mem.Inspect(context.Background(), r.Name)
+		if p.holds(r.Name, r.Owner) != 0 && len(info.Waiters) > 0 {
+			return &driver.HeldError{}
 		}
-	},
+		return nil
+	}),
 }, {
 	"a refusal reports a minute more than a place lives", "queue/retry",
 	retries(func(d time.Duration) time.Duration { return d + time.Minute }),
 }, {
 	"readers in the queue get in one by one", "queue/readers-behind-writer-share",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if r.Queue && p.holder(r.Name).Mode == driver.Read {
-				return driver.Grant{}, &driver.HeldError{}
-			}
-			return acquire(ctx, r)
+	attempts(func(p *patched, r *driver.Request) error {
+		if r.Queue && p.holder(r.Name).Mode == driver.Read {
+			return &driver.HeldError{}
 		}
-	},
+		return nil
+	}),
 }, {
 	"a place is passed by a try for a permit", "queue/permits",
 	passing(func(r driver.Request) bool { return r.Mode == driver.Counted && !r.Queue }),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // mutant is a backend with one defect, and the check that must find it.
@@ -182,9 +183,7 @@ func TestSlowMachine(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"renew/extends", "again/restarts-ttl", "queue/place-lives", "queue/repeat-restarts-place", "queue/retry"} {
-		if err := try(t, stall, checkNamed(t, name)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		expect.OK(t, try(t, stall, checkNamed(t, name)), name)
 	}
 	for _, name := range []string{"renew/extends", "again/restarts-ttl", "again/late", "renew/late", "fixed/renewed", "shared/downgrade-late", "ttl/expires"} {
 		if err := try(t, frail, checkNamed(t, name)); err != nil {

@@ -5,21 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 )
-
-// This is a backend's whole conformance test.
-func TestConformance(t *testing.T) {
-	store := memlock.NewStore()
-	drivertest.Run(t, drivertest.Harness{
-		Open: func(context.Context) (driver.Backend, error) { return store.Connect(), nil },
-	})
-}
 
 // Checks run without package testing too, one by one, for instance against a store in production.
 func ExampleChecks() {
