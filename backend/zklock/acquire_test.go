@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -101,9 +103,7 @@ func TestSharedSessionExcludes(t *testing.T) {
 				}
 				time.Sleep(2 * time.Millisecond)
 				inside.Add(-1)
-				if err := a.Release(t.Context(), r.Hold); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, a.Release(t.Context(), r.Hold))
 			}
 		})
 	}
@@ -217,15 +217,11 @@ func TestAttemptOfAUserWhoMayNotList(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	if _, _, err := op.Create(t.Context(), path, nil, zk.Persistent); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, expect.Err2(op.Create(t.Context(), path, nil, zk.Persistent)))
 	setACL("cda")
 	for range 2 {
 		r.Owner, r.Queue = driver.NewOwner(), true
-		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) {
-			t.Errorf("%v, want ErrInvalid", err)
-		}
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrInvalid)
 	}
 	setACL("cdrwa")
 	if l := nodes(t, op, path); len(l) != 0 {
@@ -251,9 +247,7 @@ func TestRegrantKeepsTheRevocation(t *testing.T) {
 	r := request("", driver.Exclusive)
 	r.OnRevoke = func() {}
 	acquire(t, a, r)
-	if err := b.Revoke(t.Context(), r.Hold); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Revoke(t.Context(), r.Hold))
 	for range 3 {
 		acquire(t, a, r)
 		isRevoked(t, op, r)
@@ -270,9 +264,7 @@ func TestDowngradeKeepsTheRevocation(t *testing.T) {
 	r.OnRevoke = func() { revoked <- struct{}{} }
 	acquire(t, a, r)
 	acquire(t, a, r) // another version of the node
-	if err := b.Revoke(t.Context(), r.Hold); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Revoke(t.Context(), r.Hold))
 	r.Mode = driver.Read
 	acquire(t, a, r)
 	isRevoked(t, op, r)
@@ -379,9 +371,7 @@ func TestRevocationAfterADowngradeWithoutAnAnswer(t *testing.T) {
 	if g, err := a.Acquire(t.Context(), r); err == nil {
 		t.Fatalf("granted without an answer: %+v", g)
 	}
-	if err := b.Revoke(t.Context(), r.Hold); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Revoke(t.Context(), r.Hold))
 	eventually(t, "it is granted", func() bool {
 		_, err := a.Acquire(t.Context(), r)
 		return err == nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,11 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/oddnames"
+	"github.com/distlock/distlock/internal/testkit/rights"
+	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -221,4 +227,106 @@ func sideBySide(b *testing.B, width int, f func(i int) error) {
 	}
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
+}
+
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	chroot := "/odd-" + driver.NewOwner()
+	makeNode(t, admin(t), chroot, "", zk.Persistent)
+	oddnames.Try(t, open(t, testserver.SharedZooKeeper(t).URL()+chroot), nil)
+}
+
+func TestConformanceWhileRefused(t *testing.T) {
+	t.Parallel()
+	for kind, enter := range entrances {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
+				e := enter(t)
+				return drivertest.Harness{
+					TTL:      6 * time.Second,
+					Withdraw: e.withdraw,
+					Open: func(ctx context.Context) (driver.Backend, error) {
+						b, err := Open(ctx, patiently(e.url))
+						if err != nil {
+							return nil, err
+						}
+						b.caps.Name = e.url
+						r := request("", driver.Exclusive) // a refusal of the first call would be a fact
+						r.TTL = 6 * time.Second
+						_, err = b.Acquire(ctx, r)
+						return b, errors.Join(err, b.Release(ctx, r.Hold))
+					},
+				}
+			})
+		})
+	}
+}
+
+// For four seconds the servers refuse the user of all programs. A waiter, a candidate and a holder go on, and what was
+// unlocked, or given up, meanwhile blocks nobody.
+func TestProgramsWhileRefused(t *testing.T) {
+	t.Parallel()
+	for kind, enter := range entrances {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			e := enter(t)
+			locktest.Outlive(t, true, func() driver.Backend { return must.Get(Open(t.Context(), patiently(e.url)))(t) }, func(p *locktest.Programs) {
+				restore := e.withdraw()
+				end := time.Now().Add(4 * time.Second)
+				p.UnlockInVain()
+				time.Sleep(time.Until(end))
+				restore()
+			})
+		})
+	}
+}
+
+// The commands of the page, in ZooKeeper's shell, make a chroot in which its user can do all. Without either right it
+// can't, nor can another user.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	srv := testserver.SharedZooKeeper(t)
+	var script []string
+	for _, start := range []string{"addauth ", "create ", "setAcl "} {
+		script = append(script, rights.Example(t, "zookeeper.md", start)...)
+	}
+	all := strings.Join(script, "\n") + "\n"
+	if !strings.Contains(all, ":cr\n") || strings.Count(all, "/locks") != 2 {
+		t.Fatalf("the example is %q", all)
+	}
+	chroots := map[string]string{"cr": "/rights", "c": "/rights-c", "r": "/rights-r"}
+	var input string
+	for perms, chroot := range chroots {
+		input += strings.NewReplacer("/locks", chroot, ":cr\n", ":"+perms+"\n").Replace(all)
+	}
+	shell := testserver.ZooKeeperShell(t, srv)
+	shell.Stdin = strings.NewReader(input + "quit\n")
+	out, err := shell.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for perms, chroot := range chroots {
+		err := rights.Tour(t.Context(), "zk://app:password@"+srv.Addr()+chroot+"?acl=creator&timeout=2m")
+		if (err == nil) != (perms == "cr") {
+			t.Errorf("with the rights %s: %v\n%s", perms, err, out)
+		}
+	}
+	if err := rights.Tour(t.Context(), "zk://other:password@"+srv.Addr()+"/rights?acl=creator&timeout=2m"); err == nil {
+		t.Error("another user has the rights")
+	}
+}
+
+// ZooKeeper reads its certificate at its start, so bad ones are shown by an entrance before it.
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{TLS: true, ClientCert: true})
+	testcert.Try(t, testcert.Server{Show: func(t *testing.T, shown testcert.Pair, good bool) string {
+		addr := srv.SecureAddr()
+		if !good {
+			addr = testcert.Entrance(t, srv.Addr(), shown)
+		}
+		return "zks://" + addr + "?timeout=2m"
+	}})
+	locktest.OpenFails(t, Open, "zk://"+srv.SecureAddr()+"?timeout=30s", false, srv.SecureAddr(), "TLS")
 }

@@ -3,9 +3,13 @@ package zklock_test
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/adler32"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,8 +19,10 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/zklock"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -57,18 +63,13 @@ const contended = "hard/hot"
 func startHard(t *testing.T) *hard {
 	t.Helper()
 	h := &hard{Checker: exclusion.New(), t: t, g: testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})}
-	var err error
-	if h.admin, err = zk.Dial(t.Context(), zk.Config{Servers: h.g.Addrs(), Timeout: keptTTL}); err != nil {
-		t.Fatal(err)
-	}
+	h.admin = must.Get(zk.Dial(t.Context(), zk.Config{Servers: h.g.Addrs(), Timeout: keptTTL}))(t)
 	t.Cleanup(func() { h.admin.Close(context.Background()) })
 	for i := range 4 {
 		h.programs = append(h.programs, h.open(fmt.Sprint("program ", i), hardTTL))
 	}
 	h.keeper = h.open("keeper", keptTTL)
-	if h.kept, err = h.keeper.locks.Mutex("hard/kept").Lock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	h.kept = must.Get(h.keeper.locks.Mutex("hard/kept").Lock(t.Context()))(t)
 	h.Enter(h.keeper.name, h.kept)
 	return h
 }
@@ -157,9 +158,7 @@ func live(t *testing.T, holds int, days ...day) {
 		h.goesOn(day.what, 5)
 	}
 	stop()
-	if err := h.kept.Err(); err != nil {
-		t.Errorf("a lock with a long TTL was lost: %v", err)
-	}
+	expect.OK(t, h.kept.Err(), "a lock with a long TTL was lost")
 	h.Judge(t, holds)
 	h.end()
 }
@@ -259,10 +258,7 @@ func moveHolder(h *hard) {
 // is notified of the loss, and fences increase even after the lock's path was deleted.
 func deleteNodes(h *hard) {
 	const name = "hard/deleted"
-	holder, err := h.programs[0].locks.Mutex(name).Lock(h.t.Context())
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	holder := must.Get(h.programs[0].locks.Mutex(name).Lock(h.t.Context()))(h.t)
 	first := h.nodes(name, 1)[0]
 	got := make(chan *distlock.Lease, 1)
 	go func() {
@@ -282,18 +278,13 @@ func deleteNodes(h *hard) {
 	h.nodes(name, 2)
 	h.delete(name + "/" + first)
 	<-holder.Context().Done()
-	if err := holder.Err(); !errors.Is(err, distlock.ErrLost) {
-		h.t.Errorf("the holder's node was deleted: %v", err)
-	}
+	expect.Be(h.t, holder.Err(), distlock.ErrLost, "the holder's node was deleted")
 	next := <-got
 	next.Unlock(h.t.Context())
 	h.nodes(name, 0)
 	h.delete(name)
 	h.goesOn("after deletions", 1)
-	last, err := h.programs[2].locks.Mutex(name).Lock(h.t.Context())
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	last := must.Get(h.programs[2].locks.Mutex(name).Lock(h.t.Context()))(h.t)
 	last.Unlock(h.t.Context())
 	if a, b, c := holder.Fence(), next.Fence(), last.Fence(); a >= b || b >= c {
 		h.t.Errorf("fences %d, %d, %d", a, b, c)
@@ -318,9 +309,7 @@ func (h *hard) nodes(name string, n int) []string {
 
 func (h *hard) delete(path string) {
 	h.t.Helper()
-	if err := h.admin.Delete(h.t.Context(), "/"+path, -1); err != nil {
-		h.t.Fatal(err)
-	}
+	must.OK(h.t, h.admin.Delete(h.t.Context(), "/"+path, -1))
 }
 
 func storm(h *hard) {
@@ -367,22 +356,14 @@ func TestSequenceNumbersRunOut(t *testing.T) {
 	t.Parallel()
 	const last = 1<<31 - 1<<20 - 1
 	srv := serverCountedTo(t, "/full", last)
-	b, err := zklock.Open(t.Context(), srv.URL()+"?timeout=2m")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := distlock.New(b, locktest.Patient())
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(zklock.Open(t.Context(), srv.URL()+"?timeout=2m"))(t)
+	c := must.Get(distlock.New(b, locktest.Patient()))(t)
 	defer c.Close()
 	lease, err := c.Mutex("full").Lock(t.Context())
 	if err != nil {
 		t.Fatalf("the last number: %v", err)
 	}
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, lease.Unlock(t.Context()))
 	for range 2 {
 		if _, err := c.Mutex("full").Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), `sequence numbers are used up at "/full"`) {
 			t.Errorf("beyond: %v", err)
@@ -392,12 +373,71 @@ func TestSequenceNumbersRunOut(t *testing.T) {
 		t.Errorf("another lock: %v", err)
 	}
 	lease.Unlock(t.Context())
-	admin, err := zk.Dial(t.Context(), zk.Config{Servers: []string{srv.Addr()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(zk.Dial(t.Context(), zk.Config{Servers: []string{srv.Addr()}}))(t)
 	defer admin.Close(context.Background())
 	if left, _, err := admin.Children(t.Context(), "/full"); err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
 	}
 }
+
+// serverCountedTo starts a server on which a node exists whose next sequential child
+// gets a number: one gets there by two thousand million locks, or by writing the
+// server's log.
+func serverCountedTo(tb testing.TB, path string, number int32) *testserver.ZooKeeperServer {
+	tb.Helper()
+	s := testserver.ZooKeeper(tb, testserver.ZooKeeperOptions{})
+	s.Stop() // it has written an empty snapshot, upon which the log builds
+	log := filepath.Join(s.Dir(), "data", "version-2", "log.1")
+	must.OK(tb, os.WriteFile(log, countedLog(path, number), 0o600))
+	s.Start()
+	return s
+}
+
+// Parts of ZooKeeper's log, which is big-endian.
+const (
+	logMagic     = "ZKLG"
+	logVersion   = 2
+	logEnd       = 'B' // of each record
+	logCreate    = 1
+	logDelete    = 2
+	logEveryone  = "\x00\x00\x00\x01\x00\x00\x00\x1f\x00\x00\x00\x05world\x00\x00\x00\x06anyone"
+	logNoData    = "\xff\xff\xff\xff"
+	logPermanent = "\x00"
+)
+
+// countedLog makes a node and below it one that says how many there were, and deletes that.
+func countedLog(path string, number int32) []byte {
+	l := &serverLog{b: number64(number32([]byte(logMagic), logVersion), 0)}
+	last := fmt.Sprintf("%s/%d", path, number)
+	l.create(path, 1)
+	l.create(last, number)
+	l.add(logDelete, text(nil, last))
+	return l.b
+}
+
+// serverLog is a transaction log, which ZooKeeper replays when it starts.
+type serverLog struct {
+	b    []byte
+	zxid uint64
+}
+
+func (l *serverLog) create(path string, count int32) {
+	body := append(text(nil, path), logNoData+logEveryone+logPermanent...)
+	l.add(logCreate, number32(body, uint32(count)))
+}
+
+func (l *serverLog) add(kind uint32, body []byte) {
+	l.zxid++
+	txn := number32(number64(nil, 0), 0) // a request of no session
+	txn = number64(number64(txn, l.zxid), 1)
+	txn = append(number32(txn, kind), body...)
+	l.b = number64(l.b, uint64(adler32.Checksum(txn)))
+	l.b = append(number32(l.b, uint32(len(txn))), txn...)
+	l.b = append(l.b, logEnd)
+}
+
+func number32(b []byte, v uint32) []byte { return binary.BigEndian.AppendUint32(b, v) }
+
+func number64(b []byte, v uint64) []byte { return binary.BigEndian.AppendUint64(b, v) }
+
+func text(b []byte, s string) []byte { return append(number32(b, uint32(len(s))), s...) }

@@ -2,15 +2,25 @@ package zklock
 
 import (
 	"context"
+	"crypto/sha1"
+	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"net"
+	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -60,50 +70,21 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %s", raw, o, err, want)
 		}
 	}
-	if _, err := Open(t.Context(), "etcd://h"); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("another scheme: %v", err)
-	}
-}
-
-// failsToOpen expects an error with these words and without the password.
-func failsToOpen(t *testing.T, url string, final bool, words ...string) {
-	t.Helper()
-	b, err := Open(t.Context(), url)
-	if err == nil {
-		b.Close()
-		t.Errorf("%s was opened", url)
-		return
-	}
-	if errors.Is(err, driver.ErrInvalid) != final {
-		t.Errorf("%v: ErrInvalid %v, want %v", err, !final, final)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%v\nlacks %q", err, w)
-		}
-	}
-	if strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("%v: contains the password", err)
-	}
+	expect.Be(t, expect.Err(Open(t.Context(), "etcd://h")), driver.ErrInvalid, "another scheme")
 }
 
 func TestOpenSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedZooKeeper(t)
-	failsToOpen(t, srv.URL()+"/not/there", true, "chroot /not/there does not exist")
-	failsToOpen(t, "zk://u:hunter2@127.0.0.1:1,127.0.0.1:2/?timeout=30s", false, "none of 127.0.0.1:1, 127.0.0.1:2 ", "refused")
-	failsToOpen(t, "zks://"+srv.Addr()+"?timeout=30s", false, srv.Addr(), "TLS")
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	locktest.OpenFails(t, Open, srv.URL()+"/not/there", true, "chroot /not/there does not exist")
+	locktest.OpenFails(t, Open, "zk://u:hunter2@127.0.0.1:1,127.0.0.1:2/?timeout=30s", false, "none of 127.0.0.1:1, 127.0.0.1:2 ", "refused")
+	locktest.OpenFails(t, Open, "zks://"+srv.Addr()+"?timeout=30s", false, srv.Addr(), "TLS")
+	silent := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
-	failsToOpen(t, "zk://"+silent.Addr().String()+"?timeout=300ms", false, silent.Addr().String(), "no answer within 300ms")
+	locktest.OpenFails(t, Open, "zk://"+silent.Addr().String()+"?timeout=300ms", false, silent.Addr().String(), "no answer within 300ms")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Open(ctx, srv.URL()); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a context that has ended: %v", err)
-	}
+	expect.Be(t, expect.Err(Open(ctx, srv.URL())), context.Canceled, "with a context that has ended")
 }
 
 // Open learns the server's bounds for a session timeout.
@@ -203,11 +184,146 @@ func TestOpenWhereShortSessionsEnd(t *testing.T) {
 	p := faultproxy.New(t, srv.Addr())
 	p.Delay(time.Second)
 	time.AfterFunc(1500*time.Millisecond, func() { p.Delay(0) })
-	b, err := Open(t.Context(), "zk://"+p.Addr()+"?timeout=1m")
-	if err != nil {
-		t.Fatal(err)
+	b := must.Get(Open(t.Context(), "zk://"+p.Addr()+"?timeout=1m"))(t)
+	must.OK(t, b.Close())
+}
+
+// digestOf returns the id of a user in an ACL.
+func digestOf(user, password string) string {
+	sum := sha1.Sum([]byte(user + ":" + password))
+	return user + ":" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// An administrator gives the rights to the chroot to a new password, or the servers take only the new one. Programs read it
+// from its file. Nothing is lost, and nothing must be restarted.
+func TestPasswordIsRotated(t *testing.T) {
+	t.Parallel()
+	const before, after = "first-s3cret", "second-s3cret"
+	for kind, rotation := range map[string]func(t *testing.T, chroot string) (addr string, rotate func()){
+		"acl": func(t *testing.T, chroot string) (string, func()) {
+			addr := testserver.SharedZooKeeper(t).Addr()
+			setACL(t, addr, 0x1f, "", digestOf("app", before), chroot)
+			return addr, func() { setACL(t, addr, 0x1f, "app:"+before, digestOf("app", after), chroot) }
+		},
+		"login": func(t *testing.T, _ string) (string, func()) {
+			var valid atomic.Value
+			valid.Store(before)
+			gate := loginGate(t, testserver.SharedZooKeeper(t).Addr(), func(login string) bool { return login == "app:"+valid.Load().(string) })
+			p := faultproxy.New(t, gate)
+			return p.Addr(), func() { valid.Store(after); p.Cut() }
+		},
+	} {
+		for _, acl := range []string{"open", "creator"} {
+			if kind+acl == "logincreator" {
+				continue // the nodes are the first password's, which these servers refuse
+			}
+			t.Run(kind+"/"+acl, func(t *testing.T) {
+				t.Parallel()
+				chroot := "/rotation-" + driver.NewOwner()
+				makeNode(t, admin(t), chroot, "", zk.Persistent)
+				addr, rotate := rotation(t, chroot)
+				file := filepath.Join(t.TempDir(), "password")
+				writeFile(t, file, before+"\n")
+				outlive(t, patiently("zk://app@"+addr+chroot+"?acl="+acl+"&password_file="+url.QueryEscape(file)), func() {
+					rotate()
+					writeFile(t, file, after+"\n")
+				})
+			})
+		}
 	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
+}
+
+func outlive(t *testing.T, url string, change func()) {
+	t.Helper()
+	locktest.Outlive(t, true, func() driver.Backend { return must.Get(Open(t.Context(), url))(t) }, func(*locktest.Programs) { change() })
+}
+
+// A certificate that ends is renewed on the disk under its program.
+func TestLongCertificateIsRenewed(t *testing.T) {
+	t.Parallel()
+	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{TLS: true, ClientCert: true})
+	own := must.Get(testcert.Own())(t)
+	ends := time.Now().Add(12 * time.Second).Truncate(time.Second)
+	brief := must.Get(own.Sign(func(c *x509.Certificate) { c.NotAfter = ends }))(t)
+	dir := t.TempDir()
+	files := must.Get(brief.Write(dir))(t)
+	p := faultproxy.New(t, srv.SecureAddr())
+	outlive(t, "zks://"+p.Addr()+"?timeout=2m&ca="+url.QueryEscape(own.Pair.Files(t).Cert)+"&cert="+url.QueryEscape(files.Cert)+"&key="+url.QueryEscape(files.Key), func() {
+		watcher := open(t, "zks://"+p.Addr()+"?ca="+url.QueryEscape(own.Pair.Files(t).Cert)+"&cert="+url.QueryEscape(files.Cert)+"&key="+url.QueryEscape(files.Key))
+		acquire(t, watcher, request("", driver.Exclusive))
+		time.Sleep(time.Until(ends.Add(time.Second)))
+		p.Cut()
+		eventually(t, "an error names the file and the end of its certificate", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, err := watcher.Acquire(ctx, request("", driver.Exclusive))
+			return err != nil && !driver.Final(err) && strings.Contains(err.Error(), "the certificate in "+files.Cert+" ended at ")
+		})
+		renewed, err := own.Sign(nil)
+		if err == nil {
+			_, err = renewed.Write(dir)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	srv := testserver.SharedZooKeeper(t)
+	var calls atomic.Int32
+	opts := &OpenOptions{Credentials: func(context.Context) (string, string, error) {
+		calls.Add(1)
+		return "ann", "s3cret", nil
+	}}
+	b := must.Get(OpenWith(t.Context(), patiently(srv.URL()+"?acl=creator"), opts))(t)
+	defer b.Close()
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	if calls.Load() == 0 {
+		t.Error("the credentials were not asked")
 	}
+	other := open(t, strings.Replace(srv.URL(), "zk://", "zk://ann:s3cret@", 1)+"?acl=creator")
+	r2 := request(r.Name, driver.Exclusive)
+	refused(t, other, r2, driver.ErrHeld)
+	release(t, other, r2)
+	release(t, b, r)
+	if _, err := OpenWith(t.Context(), strings.Replace(srv.URL(), "zk://", "zk://ann:hunter2@", 1), opts); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("two logins: %v", err)
+	}
+	sealed := &OpenOptions{Credentials: func(context.Context) (string, string, error) { return "", "", errors.New("the vault is sealed") }}
+	if _, err := OpenWith(t.Context(), patiently(srv.URL()), sealed); err == nil || errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "the vault is sealed") {
+		t.Errorf("no login: %v", err)
+	}
+}
+
+// ZooKeeper is made anew without its data: holds are lost, and the same client goes on.
+func TestServersWithoutTheirData(t *testing.T) {
+	t.Parallel()
+	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{})
+	b := open(t, srv.URL())
+	r := request("a/b", driver.Exclusive)
+	r.TTL = 3 * time.Second
+	lost := make(chan struct{})
+	r.OnLost = func() { close(lost) }
+	acquire(t, b, r)
+	waiter := request(r.Name, driver.Exclusive)
+	waiter.TTL = r.TTL
+	refused(t, b, waiter, driver.ErrHeld)
+	srv.LoseData()
+	signalled(t, "the hold is lost", lost)
+	if errs := b.Renew(t.Context(), []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {
+		t.Errorf("renew: %v", errs[0])
+	}
+	eventually(t, "the waiter gets the lock", func() bool {
+		_, err := b.Acquire(t.Context(), waiter)
+		return err == nil
+	})
+	release(t, b, waiter)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -44,15 +46,11 @@ func serverLagsBehind(t *testing.T, unknown bool) {
 		return lags.Load() && zxid > 0
 	})
 	c := at(t, startFake(t, f))
-	if _, _, err := c.Get(soon(t), "/a"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, expect.Err2(c.Get(soon(t), "/a")))
 	f.empty.Store(unknown)
 	lags.Store(true)
 	before := f.conns.Load()
-	if err := c.Delete(soon(t), "/a", -1); !errors.Is(err, ErrConnectionLoss) {
-		t.Errorf("delete: %v", err)
-	}
+	expect.Be(t, c.Delete(soon(t), "/a", -1), ErrConnectionLoss, "delete")
 	eventually(t, "the server is asked whether it knows the session", func() bool { return asked.Load() > 3 })
 	if c.Err() != nil {
 		t.Fatalf("the session was lost to a server that lags behind: %v", c.Err())
@@ -92,7 +90,5 @@ func TestServersThatLostTheirData(t *testing.T) {
 	if err := c.Err(); !errors.Is(err, ErrSessionExpired) || !strings.Contains(err.Error(), "lost its data") || time.Since(began) < c.Timeout() {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
-	if err := at(t, srv.Addr()).Delete(soon(t), "/a", -1); !errors.Is(err, ErrNoNode) {
-		t.Errorf("a new session: %v", err)
-	}
+	expect.Be(t, at(t, srv.Addr()).Delete(soon(t), "/a", -1), ErrNoNode, "a new session")
 }

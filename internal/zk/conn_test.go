@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/internal/netaddr"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -42,19 +43,13 @@ func TestCloseEndsTheSession(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			if err := c.Close(soon(t)); err != nil {
-				t.Errorf("close: %v", err)
-			}
+			expect.OK(t, c.Close(soon(t)), "close")
 		})
 	}
 	wg.Wait()
 	receive(t, "done", c.Done())
-	if err := c.Err(); !errors.Is(err, ErrClosed) {
-		t.Errorf("the session is over: %v", err)
-	}
-	if _, _, err := other.Get(soon(t), path); !errors.Is(err, ErrNoNode) {
-		t.Errorf("the session's node: %v", err)
-	}
+	expect.Be(t, c.Err(), ErrClosed, "the session is over")
+	expect.Be(t, expect.Err2(other.Get(soon(t), path)), ErrNoNode, "the session's node")
 	if _, _, err := c.Get(soon(t), path); !errors.Is(err, ErrClosed) || !errors.Is(err, ErrNotSent) {
 		t.Errorf("a call on a closed session: %v", err)
 	}
@@ -68,9 +63,7 @@ func TestChroot(t *testing.T) {
 	all := shared(t)
 	root := place(t, all)
 	addr := testserver.SharedZooKeeper(t).Addr()
-	if _, err := Dial(soon(t), Config{Servers: []string{addr}, Chroot: root + "/none"}); !errors.Is(err, ErrNoChroot) {
-		t.Errorf("a missing chroot: %v", err)
-	}
+	expect.Be(t, expect.Err(Dial(soon(t), Config{Servers: []string{addr}, Chroot: root + "/none"})), ErrNoChroot, "a missing chroot")
 	c := dial(t, Config{Servers: []string{addr}, Chroot: root + "/"})
 	events := make(chan Event, 2)
 	if _, _, _, err := c.ChildrenW(soon(t), "/", func(e Event) { events <- e }); err != nil {
@@ -99,17 +92,13 @@ func TestPrivateNodesAreTheUsersOwn(t *testing.T) {
 	} {
 		cfg.Servers = []string{addr}
 		c := dial(t, cfg)
-		if _, _, err := c.Get(soon(t), dir+"/e"); !errors.Is(err, ErrNoAuth) {
-			t.Errorf("%s: %v", name, err)
-		}
+		expect.Be(t, expect.Err2(c.Get(soon(t), dir+"/e")), ErrNoAuth, name)
 		// A chroot that can't be read exists nevertheless.
 		cfg.Chroot = dir
 		dial(t, cfg)
 	}
 	again := dial(t, Config{Servers: []string{addr}, Login: as("ann", "s3cret")})
-	if _, _, err := again.Get(soon(t), dir+"/e"); err != nil {
-		t.Errorf("ann again: %v", err)
-	}
+	expect.OK(t, expect.Err2(again.Get(soon(t), dir+"/e")), "ann again")
 }
 
 func TestTLS(t *testing.T) {
@@ -142,9 +131,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Dial(ctx, Config{Servers: []string{addr}}); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a context that has ended: %v", err)
-	}
+	expect.Be(t, expect.Err(Dial(ctx, Config{Servers: []string{addr}})), context.Canceled, "with a context that has ended")
 }
 
 func TestAttemptIsNoLongerThanTheSession(t *testing.T) {
@@ -176,9 +163,7 @@ func TestManyGoroutinesOnOneSession(t *testing.T) {
 				t.Errorf("create: %q, %v", e.Path, err)
 				return
 			}
-			if err := c.Delete(soon(t), e.Path, -1); err != nil {
-				t.Errorf("delete: %v", err)
-			}
+			expect.OK(t, c.Delete(soon(t), e.Path, -1), "delete")
 		})
 	}
 	wg.Wait()

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -33,12 +35,8 @@ func TestLostAnswerLeavesTheOutcomeOpen(t *testing.T) {
 		t.Errorf("the created node: %+v, %v", stat, err)
 	}
 	p.LoseReply(dir + "/a")
-	if err := c.Delete(soon(t), dir+"/a", -1); !errors.Is(err, ErrConnectionLoss) {
-		t.Errorf("delete: %v", err)
-	}
-	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrNoNode) {
-		t.Errorf("the deleted node: %v", err)
-	}
+	expect.Be(t, c.Delete(soon(t), dir+"/a", -1), ErrConnectionLoss, "delete")
+	expect.Be(t, expect.Err2(c.Get(soon(t), dir+"/a")), ErrNoNode, "the deleted node")
 }
 
 func TestLostRequestLeavesTheOutcomeOpen(t *testing.T) {
@@ -46,12 +44,8 @@ func TestLostRequestLeavesTheOutcomeOpen(t *testing.T) {
 	c, p := behind(t, long)
 	dir := place(t, c)
 	p.LoseRequest(dir + "/a")
-	if _, _, err := c.Create(soon(t), dir+"/a", nil, Ephemeral); !errors.Is(err, ErrConnectionLoss) {
-		t.Errorf("create: %v", err)
-	}
-	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrNoNode) {
-		t.Errorf("a node that was never made: %v", err)
-	}
+	expect.Be(t, expect.Err2(c.Create(soon(t), dir+"/a", nil, Ephemeral)), ErrConnectionLoss, "create")
+	expect.Be(t, expect.Err2(c.Get(soon(t), dir+"/a")), ErrNoNode, "a node that was never made")
 }
 
 func TestReadsAreRepeated(t *testing.T) {
@@ -64,17 +58,13 @@ func TestReadsAreRepeated(t *testing.T) {
 		t.Errorf("children: %q, %v", names, err)
 	}
 	p.LoseRequest(dir + "/a")
-	if _, _, err := c.Get(soon(t), dir+"/a"); err != nil {
-		t.Errorf("get: %v", err)
-	}
+	expect.OK(t, expect.Err2(c.Get(soon(t), dir+"/a")), "get")
 	if p.Lost() != 2 {
 		t.Errorf("%d were lost, want 2", p.Lost())
 	}
 	// Not forever: a read that breaks each connection fails.
 	p.Storm(1, 1, dir+"/a")
-	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrConnectionLoss) {
-		t.Errorf("get that always fails: %v", err)
-	}
+	expect.Be(t, expect.Err2(c.Get(soon(t), dir+"/a")), ErrConnectionLoss, "get that always fails")
 }
 
 // The listing may be lost while the node exists.
@@ -116,9 +106,7 @@ func TestContextEndsACallInEachPhase(t *testing.T) {
 		t.Errorf("create and list: %+v, %v", e, err)
 	}
 	p.Pass()
-	if _, _, err := c.Get(soon(t), dir); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
+	expect.OK(t, expect.Err2(c.Get(soon(t), dir)), "afterwards")
 }
 
 func TestCallsWaitForTheNetwork(t *testing.T) {
@@ -202,15 +190,11 @@ func TestExpiryIsAFactOnlyWhenTheServerSaysSo(t *testing.T) {
 	}
 	p.Pass()
 	receive(t, "the session is over", c.Done())
-	if err := c.Err(); !errors.Is(err, ErrSessionExpired) {
-		t.Errorf("the session is over: %v", err)
-	}
+	expect.Be(t, c.Err(), ErrSessionExpired, "the session is over")
 	if e := receive(t, "the watch ends", events); e != EventSession || !errors.Is(c.Err(), ErrSessionExpired) {
 		t.Errorf("the watch received %+v", e)
 	}
-	if err := c.Delete(soon(t), path, -1); !errors.Is(err, ErrSessionExpired) {
-		t.Errorf("a call: %v", err)
-	}
+	expect.Be(t, c.Delete(soon(t), path, -1), ErrSessionExpired, "a call")
 }
 
 func TestCloseWithoutANetwork(t *testing.T) {
@@ -219,13 +203,9 @@ func TestCloseWithoutANetwork(t *testing.T) {
 	p.Silence()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("close: %v", err)
-	}
+	expect.Be(t, c.Close(ctx), context.DeadlineExceeded, "close")
 	receive(t, "done", c.Done())
-	if err := c.Err(); !errors.Is(err, ErrClosed) {
-		t.Errorf("the session is over: %v", err)
-	}
+	expect.Be(t, c.Err(), ErrClosed, "the session is over")
 }
 
 // A close whose answer is lost is sent again.
@@ -239,18 +219,13 @@ func TestCloseIsRepeated(t *testing.T) {
 	if err := c.Close(soon(t)); err != nil || p.Lost() != 1 {
 		t.Errorf("close: %v, %d lost", err, p.Lost())
 	}
-	if _, _, err := observer.Get(soon(t), path); !errors.Is(err, ErrNoNode) {
-		t.Errorf("the session's node: %v", err)
-	}
+	expect.Be(t, expect.Err2(observer.Get(soon(t), path)), ErrNoNode, "the session's node")
 }
 
 func TestDialTriesEachServer(t *testing.T) {
 	t.Parallel()
 	live := testserver.SharedZooKeeper(t).Addr()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	for range 3 { // in random order
 		var c *Conn
@@ -284,9 +259,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 		_, err := Dial(ctx, Config{Servers: []string{addr}})
 		failed <- err
 	}()
-	if err := receive(t, "the end of Dial", failed); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("dial: %v", err)
-	}
+	expect.Be(t, receive(t, "the end of Dial", failed), context.DeadlineExceeded, "dial")
 }
 
 // All faults at once, under load: a success that was reported is one, and the session goes on.
@@ -359,9 +332,7 @@ func deadlinePassesFirst(t *testing.T, g *testserver.ZooKeeperGroup) {
 			}
 			g.Heal()
 			receive(t, "the holder is notified", holder.Done())
-			if err := holder.Err(); !errors.Is(err, ErrSessionExpired) {
-				t.Errorf("the session is over: %v", err)
-			}
+			expect.Be(t, holder.Err(), ErrSessionExpired, "the session is over")
 		})
 	}
 }

@@ -19,7 +19,9 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/internal/netaddr"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -65,10 +67,7 @@ func soon(t testing.TB) context.Context {
 // dial opens a session that ends with the test.
 func dial(t testing.TB, cfg Config) *Conn {
 	t.Helper()
-	c, err := Dial(soon(t), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(Dial(soon(t), cfg))(t)
 	t.Cleanup(func() { c.Close(soon(t)) })
 	return c
 }
@@ -91,9 +90,7 @@ func shared(t testing.TB) *Conn {
 func place(t testing.TB, c *Conn) string {
 	t.Helper()
 	path := fmt.Sprintf("/%s-%08x", strings.NewReplacer("/", "-", " ", "-").Replace(t.Name()), rand.Uint32())
-	if _, _, err := c.Create(soon(t), path, nil, Container); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, expect.Err2(c.Create(soon(t), path, nil, Container)))
 	return path
 }
 
@@ -178,10 +175,7 @@ func good(o opcode) message {
 
 func startFake(t *testing.T, f *fake) string {
 	t.Helper()
-	var err error
-	if f.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
+	f.Listener = must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var conns sync.WaitGroup
 	conns.Go(func() {
 		for {

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestJuteReadsWhatItWrites(t *testing.T) {
@@ -103,12 +106,8 @@ func TestServerThatIsTooOld(t *testing.T) {
 		return good(o)
 	}})
 	c := at(t, addr)
-	if _, _, err := c.Create(soon(t), "/a", nil, Container); !errors.Is(err, ErrUnimplemented) {
-		t.Errorf("a container: %v", err)
-	}
-	if _, err := c.CreateAndList(soon(t), "/a/n-", nil); !errors.Is(err, ErrUnimplemented) {
-		t.Errorf("create and list: %v", err)
-	}
+	expect.Be(t, expect.Err2(c.Create(soon(t), "/a", nil, Container)), ErrUnimplemented, "a container")
+	expect.Be(t, expect.Err(c.CreateAndList(soon(t), "/a/n-", nil)), ErrUnimplemented, "create and list")
 }
 
 // A server that grants less time than the session has had may end it before what was proved so far.
@@ -126,19 +125,13 @@ func TestSessionThatIsResumedWithLessTime(t *testing.T) {
 			return good(o)
 		}}
 		c := dial(t, Config{Servers: []string{startFake(t, f)}, Timeout: 20 * time.Second})
-		if err := c.Delete(soon(t), "/a", -1); !errors.Is(err, ErrConnectionLoss) {
-			t.Errorf("delete: %v", err)
-		}
+		expect.Be(t, c.Delete(soon(t), "/a", -1), ErrConnectionLoss, "delete")
 		if !ends {
-			if _, _, err := c.Get(soon(t), "/a"); err != nil {
-				t.Errorf("a session with the same timeout: %v", err)
-			}
+			expect.OK(t, expect.Err2(c.Get(soon(t), "/a")), "a session with the same timeout")
 			continue
 		}
 		receive(t, "the session is over", c.Done())
-		if err := c.Err(); !errors.Is(err, ErrSessionExpired) {
-			t.Errorf("the session is over: %v", err)
-		}
+		expect.Be(t, c.Err(), ErrSessionExpired, "the session is over")
 		if n := receive(t, "the servers end the session", closed); n != 2 {
 			t.Errorf("the session is closed through connection %d", n)
 		}
@@ -237,9 +230,7 @@ func TestOnlyWritesMoveTheDeadline(t *testing.T) {
 	c := at(t, addr)
 	first := c.Deadline()
 	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); {
-		if _, _, err := c.Get(soon(t), "/a"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, expect.Err2(c.Get(soon(t), "/a")))
 	}
 	if c.Deadline() != first || c.Err() != nil {
 		t.Errorf("the deadline moved by %v; %v", c.Deadline().Sub(first), c.Err())

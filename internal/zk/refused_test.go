@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -34,9 +36,7 @@ func TestRefusedLogin(t *testing.T) {
 		}}
 		cfg := Config{Servers: []string{startFake(t, f)}, Login: as("ann", "s3cret"), Timeout: long}
 		c := dial(t, cfg)
-		if err := c.Delete(soon(t), "/a", -1); !errors.Is(err, ErrConnectionLoss) {
-			t.Errorf("delete: %v", err)
-		}
+		expect.Be(t, c.Delete(soon(t), "/a", -1), ErrConnectionLoss, "delete")
 		for range 3 {
 			if _, _, err := c.Get(soon(t), "/a"); !errors.Is(err, ErrAuthFailed) || !errors.Is(err, ErrNotSent) || strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("get: %v", err)
@@ -88,9 +88,7 @@ func TestCallSaysWhyThereIsNoConnection(t *testing.T) {
 		return errors.Is(err, ErrNotSent) && strings.Contains(err.Error(), "the cable is cut")
 	})
 	fail.Store(false)
-	if _, _, err := c.Get(soon(t), "/a"); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
+	expect.OK(t, expect.Err2(c.Get(soon(t), "/a")), "afterwards")
 }
 
 // A session is resumed with the logins that it had if a new one can't be read, or not in time: what holds a lock must not lose
@@ -147,9 +145,7 @@ func TestManyPasswords(t *testing.T) {
 	c := dial(t, Config{Servers: []string{startFake(t, f)}, Login: login, Timeout: long})
 	for range 5 {
 		c.Delete(soon(t), "/a", -1)
-		if _, _, err := c.Get(soon(t), "/a"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, expect.Err2(c.Get(soon(t), "/a")))
 	}
 	if n := logins.Load(); n != 1+2+3+4+5+6 {
 		t.Errorf("%d logins; want all earlier ones on each connection", n)
@@ -178,9 +174,7 @@ func TestPasswordChanges(t *testing.T) {
 		}
 		return err == nil
 	})
-	if _, _, err := c.Get(soon(t), dir+"/old"); err != nil {
-		t.Errorf("a node of the old password: %v", err)
-	}
+	expect.OK(t, expect.Err2(c.Get(soon(t), dir+"/old")), "a node of the old password")
 }
 
 // The servers refuse one node of many: that concerns no other.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -22,9 +24,7 @@ func TestNodesAreMadeReadChangedAndDeleted(t *testing.T) {
 	if path != dir+"/a" || err != nil || made.Czxid == 0 || made.EphemeralOwner != 0 {
 		t.Fatalf("create: %q, %+v, %v", path, made, err)
 	}
-	if _, _, err := c.Create(ctx, path, nil, Ephemeral); !errors.Is(err, ErrNodeExists) {
-		t.Errorf("create again: %v", err)
-	}
+	expect.Be(t, expect.Err2(c.Create(ctx, path, nil, Ephemeral)), ErrNodeExists, "create again")
 	changed, err := c.Set(ctx, path, []byte("two"), 0)
 	if err != nil || changed.Version != 1 {
 		t.Errorf("set: %+v, %v", changed, err)
@@ -37,12 +37,8 @@ func TestNodesAreMadeReadChangedAndDeleted(t *testing.T) {
 	if !slices.Equal(names, []string{"a"}) || stat.NumChildren != 1 || err != nil {
 		t.Errorf("children: %q, %+v, %v", names, stat, err)
 	}
-	if err := c.Sync(ctx, dir); err != nil {
-		t.Errorf("sync: %v", err)
-	}
-	if err := c.Delete(ctx, path, -1); err != nil {
-		t.Errorf("delete: %v", err)
-	}
+	expect.OK(t, c.Sync(ctx, dir), "sync")
+	expect.OK(t, c.Delete(ctx, path, -1), "delete")
 }
 
 func TestServersErrorsSayWhatIsWrong(t *testing.T) {
@@ -54,14 +50,14 @@ func TestServersErrorsSayWhatIsWrong(t *testing.T) {
 		err  error
 		want error
 	}{
-		"get nothing":       {second(c.Get(ctx, dir+"/none")), ErrNoNode},
-		"children of none":  {second(c.Children(ctx, dir+"/none")), ErrNoNode},
+		"get nothing":       {expect.Err2(c.Get(ctx, dir+"/none")), ErrNoNode},
+		"children of none":  {expect.Err2(c.Children(ctx, dir+"/none")), ErrNoNode},
 		"delete nothing":    {c.Delete(ctx, dir+"/none", -1), ErrNoNode},
 		"delete a parent":   {c.Delete(ctx, dir, -1), ErrNotEmpty},
 		"delete by version": {c.Delete(ctx, dir+"/e", 7), ErrBadVersion},
-		"set by version":    {first(c.Set(ctx, dir+"/e", nil, 7)), ErrBadVersion},
-		"below ephemeral":   {second(c.Create(ctx, dir+"/e/x", nil, Persistent)), ErrNoChildren},
-		"no slash":          {second(c.Get(ctx, "x")), errPath},
+		"set by version":    {expect.Err(c.Set(ctx, dir+"/e", nil, 7)), ErrBadVersion},
+		"below ephemeral":   {expect.Err2(c.Create(ctx, dir+"/e/x", nil, Persistent)), ErrNoChildren},
+		"no slash":          {expect.Err2(c.Get(ctx, "x")), errPath},
 	}
 	for name, a := range ask {
 		if !errors.Is(a.err, a.want) {
@@ -73,10 +69,6 @@ func TestServersErrorsSayWhatIsWrong(t *testing.T) {
 		t.Errorf("the error says %q, want %q", err, want)
 	}
 }
-
-func first[A any](_ A, err error) error { return err }
-
-func second[A, B any](_ A, _ B, err error) error { return err }
 
 func TestCreateAndListIncludesTheNode(t *testing.T) {
 	t.Parallel()
@@ -115,24 +107,17 @@ func TestPairs(t *testing.T) {
 	srv := testserver.SharedZooKeeper(t)
 	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: 20 * time.Second})
 	ctx, root := t.Context(), place(t, c)
-	e, err := c.CreateAndList(ctx, root+"/x-", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(c.CreateAndList(ctx, root+"/x-", nil))(t)
 	names, _, err := c.SyncAndList(ctx, root)
 	if err != nil || !slices.Equal(names, e.Children) {
 		t.Errorf("%q, %v, want %q", names, err, e.Children)
 	}
-	if _, _, err := c.SyncAndList(ctx, root+"/none"); !errors.Is(err, ErrNoNode) {
-		t.Errorf("a list of a missing node: %v", err)
-	}
+	expect.Be(t, expect.Err2(c.SyncAndList(ctx, root+"/none")), ErrNoNode, "a list of a missing node")
 	names, _, err = c.CommitAndList(ctx, root)
 	if err != nil || !slices.Equal(names, e.Children) {
 		t.Errorf("behind a write: %q, %v, want %q", names, err, e.Children)
 	}
-	if _, _, err := c.CommitAndList(ctx, root+"/none"); !errors.Is(err, ErrNoNode) {
-		t.Errorf("behind a write, a list of a missing node: %v", err)
-	}
+	expect.Be(t, expect.Err2(c.CommitAndList(ctx, root+"/none")), ErrNoNode, "behind a write, a list of a missing node")
 }
 
 // A leader that is cut off answers a Sync, but commits nothing.
@@ -149,13 +134,9 @@ func TestNoListFromAServerWithoutAMajority(t *testing.T) {
 		return good(o)
 	}})
 	c := dial(t, Config{Servers: []string{addr}, Timeout: 20 * time.Second})
-	if _, _, err := c.CommitAndList(soon(t), "/x"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, expect.Err2(c.CommitAndList(soon(t), "/x")))
 	cutOff.Store(true)
-	if _, _, err := c.SyncAndList(soon(t), "/x"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, expect.Err2(c.SyncAndList(soon(t), "/x")))
 	if names, _, err := c.CommitAndList(soon(t), "/x"); err == nil {
 		t.Errorf("a list %q without an agreement", names)
 	}
@@ -182,9 +163,7 @@ func TestCheckAll(t *testing.T) {
 		t.Error("the deadline went back")
 	}
 	for _, gone := range []int{200, 100, 0} {
-		if err := c.Delete(t.Context(), paths[gone], -1); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Delete(t.Context(), paths[gone], -1))
 		if failed, err := c.CheckAll(t.Context(), paths); failed != gone || !errors.Is(err, ErrNoNode) {
 			t.Errorf("number %d is missing: %d, %v", gone, failed, err)
 		}
@@ -198,15 +177,9 @@ func TestCreateContainer(t *testing.T) {
 	t.Parallel()
 	c := shared(t)
 	dir := place(t, c)
-	if err := c.CreateContainer(t.Context(), dir+"/a/b"); !errors.Is(err, ErrNoNode) {
-		t.Errorf("below a node that doesn't exist: %v", err)
-	}
-	if err := c.CreateContainer(t.Context(), dir+"/a"); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.CreateContainer(t.Context(), dir+"/a"); !errors.Is(err, ErrNodeExists) {
-		t.Errorf("once more: %v", err)
-	}
+	expect.Be(t, c.CreateContainer(t.Context(), dir+"/a/b"), ErrNoNode, "below a node that doesn't exist")
+	must.OK(t, c.CreateContainer(t.Context(), dir+"/a"))
+	expect.Be(t, c.CreateContainer(t.Context(), dir+"/a"), ErrNodeExists, "once more")
 	// Servers delete containers that are empty and had a child: their children were changed.
 	names, stat, err := c.Children(t.Context(), dir+"/a")
 	if err != nil || len(names) > 0 || stat.Cversion == 0 {
@@ -219,24 +192,16 @@ func TestReplace(t *testing.T) {
 	c := shared(t)
 	dir := place(t, c)
 	node(t, c, dir+"/old")
-	if err := c.Replace(t.Context(), dir+"/old", 0, dir+"/new", []byte("data")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Replace(t.Context(), dir+"/old", 0, dir+"/new", []byte("data")))
 	data, stat, err := c.Get(t.Context(), dir+"/new")
 	if err != nil || string(data) != "data" || stat.EphemeralOwner != c.Session() {
 		t.Errorf("the new node: %q, %+v, %v", data, stat, err)
 	}
 	// Both or neither.
-	if err := c.Replace(t.Context(), dir+"/old", 0, dir+"/newer", nil); !errors.Is(err, ErrNoNode) {
-		t.Errorf("without the old one: %v", err)
-	}
+	expect.Be(t, c.Replace(t.Context(), dir+"/old", 0, dir+"/newer", nil), ErrNoNode, "without the old one")
 	node(t, c, dir+"/other")
-	if err := c.Replace(t.Context(), dir+"/other", 7, dir+"/newer", nil); !errors.Is(err, ErrBadVersion) {
-		t.Errorf("another version of the old one: %v", err)
-	}
-	if err := c.Replace(t.Context(), dir+"/other", 0, dir+"/new", nil); !errors.Is(err, ErrNodeExists) {
-		t.Errorf("beside the new one: %v", err)
-	}
+	expect.Be(t, c.Replace(t.Context(), dir+"/other", 7, dir+"/newer", nil), ErrBadVersion, "another version of the old one")
+	expect.Be(t, c.Replace(t.Context(), dir+"/other", 0, dir+"/new", nil), ErrNodeExists, "beside the new one")
 	names, _, err := c.Children(t.Context(), dir)
 	if slices.Sort(names); err != nil || !slices.Equal(names, []string{"new", "other"}) {
 		t.Errorf("%q, %v", names, err)
@@ -280,10 +245,7 @@ func benchmarkPairs(b *testing.B, goroutines int) {
 // watchers returns how many watches the server has.
 func watchers(t *testing.T, srv *testserver.ZooKeeperServer, path string) int {
 	t.Helper()
-	answer, err := srv.Ask("wchp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(srv.Ask("wchp"))(t)
 	return strings.Count(answer, path+"\n")
 }
 
@@ -308,18 +270,14 @@ func TestWatchesNotifyOnce(t *testing.T) {
 	}
 	_, one := watchData(t, c, dir+"/e")
 	_, two := watchData(t, c, dir+"/e")
-	if _, err := other.Set(soon(t), dir+"/e", []byte("x"), -1); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(other.Set(soon(t), dir+"/e", []byte("x"), -1))(t)
 	for _, events := range []chan Event{one, two} {
 		if e := receive(t, "the change", events); e != EventDataChanged {
 			t.Errorf("event %+v", e)
 		}
 	}
 	_, three := watchData(t, c, dir+"/e")
-	if err := other.Delete(soon(t), dir+"/e", -1); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, other.Delete(soon(t), dir+"/e", -1))
 	if e := receive(t, "the end", three); e != EventDeleted {
 		t.Errorf("event %+v", e)
 	}
@@ -372,9 +330,7 @@ func TestWatchesComeAndGo(t *testing.T) {
 					w.Cancel()
 					continue
 				}
-				if _, err := other.Set(soon(t), dir, nil, -1); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, expect.Err(other.Set(soon(t), dir, nil, -1)))
 				receive(t, "the change", events)
 			}
 		})
@@ -416,12 +372,8 @@ func TestWatchesSurviveTheConnection(t *testing.T) {
 	}
 	// Changes during a disconnection are reported afterwards.
 	p.Silence()
-	if _, err := other.Set(soon(t), dir+"/changed", nil, -1); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Delete(soon(t), dir+"/deleted", -1); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(other.Set(soon(t), dir+"/changed", nil, -1))(t)
+	must.OK(t, other.Delete(soon(t), dir+"/deleted", -1))
 	p.Pass()
 	for want, events := range map[Event]chan Event{EventDataChanged: changed, EventDeleted: deleted, EventChildrenChanged: children} {
 		if e := receive(t, "the change meanwhile", events); e != want {
@@ -432,9 +384,7 @@ func TestWatchesSurviveTheConnection(t *testing.T) {
 	if len(same) > 0 {
 		t.Errorf("told no paths: %+v", <-same)
 	}
-	if err := other.Delete(soon(t), dir+"/same", -1); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, other.Delete(soon(t), dir+"/same", -1))
 	if e := receive(t, "the later change", same); e != EventDeleted {
 		t.Errorf("event %+v", e)
 	}
@@ -458,13 +408,9 @@ func TestManyWatchesSurviveTheConnection(t *testing.T) {
 		}
 	}
 	p.Cut()
-	if err := c.Sync(soon(t), dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Sync(soon(t), dir))
 	for _, path := range nodes {
-		if err := other.Delete(soon(t), path, -1); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, other.Delete(soon(t), path, -1))
 	}
 	for range nodes {
 		receive(t, "a node's end", events)

@@ -12,7 +12,9 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -86,10 +88,7 @@ func TestRequestsOfManyWaiters(t *testing.T) {
 	c := &requestCounter{n: map[uint32]int{}}
 	var clients [sessions]*distlock.Client
 	for i := range clients {
-		var err error
-		if clients[i], err = distlock.New(openCounted(t, c), locktest.Patient()); err != nil {
-			t.Fatal(err)
-		}
+		clients[i] = must.Get(distlock.New(openCounted(t, c), locktest.Patient()))(t)
 		defer clients[i].Close()
 	}
 	name := "waiters " + driver.NewOwner()
@@ -110,9 +109,7 @@ func TestRequestsOfManyWaiters(t *testing.T) {
 				grants[i]++
 				left.Add(-1)
 				time.Sleep(time.Millisecond)
-				if err := l.Unlock(t.Context()); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, l.Unlock(t.Context()))
 			}
 		}()
 	}
@@ -141,10 +138,7 @@ func TestRequestsOfARefence(t *testing.T) {
 	waiter := r
 	waiter.Owner = driver.NewOwner()
 	refused(t, b, waiter, driver.ErrHeld)
-	w, err := b.Watch(t.Context(), waiter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), waiter))(t)
 	defer w.Close()
 	before := c.total()
 	for range 10 {

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -29,10 +31,7 @@ func TestWaiterWithoutItsNodeDoesNotHold(t *testing.T) {
 			waiter.Name, third.Name = holder.Name, holder.Name
 			acquire(t, a, holder)
 			refused(t, b, waiter, driver.ErrHeld)
-			w, err := b.Watch(t.Context(), waiter)
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := must.Get(b.Watch(t.Context(), waiter))(t)
 			defer w.Close()
 			refused(t, a, third, driver.ErrHeld)
 			path := pathOf(holder.Name)
@@ -80,9 +79,7 @@ func TestNodeDeletedWhileHeld(t *testing.T) {
 			if errs := a.Renew(t.Context(), []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {
 				t.Errorf("renew: %v", errs[0])
 			}
-			if err := a.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("release: %v", err)
-			}
+			expect.Be(t, a.Release(t.Context(), r.Hold), driver.ErrLost, "release")
 			next := r
 			next.Owner, next.OnLost = driver.NewOwner(), nil
 			if g := acquire(t, b, next); g.Fence <= first.Fence {
@@ -112,9 +109,7 @@ func TestNodeThatMayNotBeRead(t *testing.T) {
 	if out, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if _, _, err := op.Get(t.Context(), node); !errors.Is(err, zk.ErrNoAuth) {
-		t.Fatalf("the node can be read: %v", err)
-	}
+	must.Be(t, expect.Err2(op.Get(t.Context(), node)), zk.ErrNoAuth, "the node can be read")
 	reads := func() int { return c.of(opGetData) }
 	first := reads()
 	b.claimOf(r.Hold).watchEnded(node) // servers with a fix for CVE-2024-23944 report no change of such a node
@@ -145,10 +140,7 @@ func TestSessionEnds(t *testing.T) {
 	acquire(t, a, r)
 	acquire(t, a, other)
 	refused(t, a, behind, driver.ErrHeld)
-	w, err := a.Watch(t.Context(), behind)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(a.Watch(t.Context(), behind))(t)
 	defer w.Close()
 	killSession(t, a, r)
 	signalled(t, "the holder is notified", lost)
@@ -157,9 +149,7 @@ func TestSessionEnds(t *testing.T) {
 	if !errors.Is(errs[0], driver.ErrLost) || errs[1] != nil {
 		t.Errorf("renew: %v", errs)
 	}
-	if err := a.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("release: %v", err)
-	}
+	expect.Be(t, a.Release(t.Context(), r.Hold), driver.ErrLost, "release")
 	next := r
 	next.Owner, next.OnLost = driver.NewOwner(), nil
 	acquire(t, a, next)
@@ -177,9 +167,7 @@ func killSession(t *testing.T, b *Backend, r driver.Request) {
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := s.conn.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.conn.Close(ctx))
 }
 
 // A renewal of many holds with long names is split into messages of legal size.
@@ -236,10 +224,7 @@ func TestForcedReleaseWhoseSessionEnds(t *testing.T) {
 // A node may change before its watch is recorded. Then the watch must be set again.
 func TestNodeEndsWhileItIsArmed(t *testing.T) {
 	b := open(t, testserver.SharedZooKeeper(t).URL())
-	s, err := b.session(t.Context(), time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(b.session(t.Context(), time.Second))(t)
 	w := &queueWatch{b: b, ready: make(chan struct{}, 1), r: driver.Request{Hold: driver.Hold{Name: t.Name(), TTL: time.Second}}}
 	defer w.close()
 	_, _, zw, err := s.conn.GetW(t.Context(), "/", w.changed)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/zk"
 )
 
@@ -39,22 +41,16 @@ func TestRevocation(t *testing.T) {
 					t.Fatalf("%+v, %v", info, err)
 				}
 				seen := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: info.Holders[0].Mode}
-				if err := revoker.Revoke(t.Context(), seen); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, revoker.Revoke(t.Context(), seen))
 				signalled(t, "the holder is notified of the revocation", revoked)
 				// The revocation survives the holder's own write.
 				before := acquire(t, holder, r)
 				if after := acquire(t, holder, r); after.Fence <= before.Fence {
 					t.Errorf("fence %d after %d", after.Fence, before.Fence)
 				}
-				if err := revoker.Revoke(t.Context(), seen); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, revoker.Revoke(t.Context(), seen))
 				release(t, holder, r)
-				if err := revoker.Revoke(t.Context(), seen); !errors.Is(err, driver.ErrLost) {
-					t.Errorf("after the release: %v", err)
-				}
+				expect.Be(t, revoker.Revoke(t.Context(), seen), driver.ErrLost, "after the release")
 				if n := calls.Load(); n != 1 {
 					t.Errorf("revoked %d times", n)
 				}
@@ -94,15 +90,11 @@ func TestCuratorsHolders(t *testing.T) {
 			t.Fatalf("%v: %+v, %v", c.mode, info, err)
 		}
 		h := driver.Hold{Name: r.Name, Owner: owner, Mode: c.mode}
-		if err := a.Revoke(t.Context(), h); !errors.Is(err, c.revoke) {
-			t.Errorf("%v: revoke: %v, want %v", c.mode, err, c.revoke)
-		}
+		expect.Be(t, a.Revoke(t.Context(), h), c.revoke, c.mode, "revoke")
 		if data, _, err := java.Get(t.Context(), path); c.revoke == nil && (string(data) != revokeData || err != nil) {
 			t.Errorf("%v: revoked by %q, %v", c.mode, data, err)
 		}
-		if err := a.Release(t.Context(), h); err != nil {
-			t.Errorf("%v: release by force: %v", c.mode, err)
-		}
+		expect.OK(t, a.Release(t.Context(), h), c.mode, "release by force")
 		acquire(t, a, r)
 		release(t, a, r)
 	}
@@ -120,12 +112,8 @@ func TestPeersNodeIsReleasedByItsName(t *testing.T) {
 		t.Fatalf("%+v, %v", info, err)
 	}
 	h := driver.Hold{Name: r.Name, Owner: nodeName(path), Mode: driver.Exclusive}
-	if err := a.Revoke(t.Context(), h); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("revoke: %v", err)
-	}
-	if err := a.Release(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	expect.Be(t, a.Revoke(t.Context(), h), driver.ErrUnsupported, "revoke")
+	must.OK(t, a.Release(t.Context(), h))
 	acquire(t, a, r)
 }
 
@@ -159,10 +147,7 @@ func TestInspectOfOtherRecipes(t *testing.T) {
 	t.Parallel()
 	a, _ := pair(t)
 	op := admin(t)
-	c, err := distlock.New(a, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(a, nil))(t)
 	r := request("", driver.Exclusive)
 	base := pathOf(r.Name) + "/0123456789abcdef0123456789abcdef__lock__"
 	first := makeNode(t, op, base, "kazoo-host", zk.EphemeralSequential)
@@ -174,14 +159,10 @@ func TestInspectOfOtherRecipes(t *testing.T) {
 	if h := info.Holders[0]; h.Owner != nodeName(first) || !h.Foreign || h.Mode != driver.Exclusive || !info.Waiters[0].Foreign {
 		t.Errorf("foreign nodes are shown as %+v and %+v", h, info.Waiters[0])
 	}
-	if err := c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("force unlock: %v", err)
-	}
+	expect.Be(t, c.ForceUnlock(t.Context(), info), distlock.ErrInvalid, "force unlock")
 	refused(t, a, r, driver.ErrInvalid)
 	info.Holders[0].Foreign = false
-	if err := c.ForceUnlock(t.Context(), info); err != nil {
-		t.Errorf("force unlock of foreign nodes: %v", err)
-	}
+	expect.OK(t, c.ForceUnlock(t.Context(), info), "force unlock of foreign nodes")
 	if left := nodes(t, op, pathOf(r.Name)); len(left) != 1 || left[0].name == nodeName(first) {
 		t.Errorf("left: %+v", left)
 	}
@@ -266,10 +247,7 @@ func TestSemaphoreWithCurator(t *testing.T) {
 	if n := len(nodes(t, java, leases)); n != 2 {
 		t.Errorf("%d leases: Java would wait", n)
 	}
-	w, err := a.Watch(t.Context(), waiter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(a.Watch(t.Context(), waiter))(t)
 	defer w.Close()
 	remove(t, java, lock)
 	signalled(t, "the queue moves", w.Ready)
