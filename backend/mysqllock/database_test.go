@@ -16,6 +16,9 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -150,10 +153,7 @@ func TestReadsByAnotherClock(t *testing.T) {
 func readByAnotherClock(t *testing.T, mode driver.Mode, skew time.Duration) {
 	url := testserver.SharedMariaDB(t).Database(t)
 	reader := new(time.Duration)
-	b, err := New(t.Context(), splitPool(t, url, url, reader), &Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), splitPool(t, url, url, reader), &Options{Create: true}))(t)
 	t.Cleanup(func() { b.Close() })
 	direct := connect(t, url)
 	r, rival := asks("x", mode), asks("x", driver.Write)
@@ -176,10 +176,7 @@ func readByAnotherClock(t *testing.T, mode driver.Mode, skew time.Duration) {
 	if err == nil && time.Since(anchor) < r.TTL {
 		t.Fatal("a renewed hold is lost")
 	}
-	left, err := direct.Inspect(t.Context(), r.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := must.Get(direct.Inspect(t.Context(), r.Name))(t)
 	if since := time.Since(anchor); since < r.TTL && (len(left.Holders) == 0 || left.Holders[0].Left < r.TTL-since) {
 		t.Errorf("%v after a renewal for %v: %+v", since, r.TTL, left)
 	}
@@ -201,7 +198,7 @@ func TestSplitReadsRefused(t *testing.T) {
 			b.Close()
 		}
 		wantIs(t, err, driver.ErrUnsupported)
-		worded(t, err, "two clocks")
+		locktest.Says(t, err, "two clocks")
 	}
 }
 
@@ -251,14 +248,8 @@ func (g group) Connect(ctx context.Context) (sqldriver.Conn, error) {
 func TestSeveralPrimariesRefused(t *testing.T) {
 	t.Parallel()
 	for _, s := range Strategies() {
-		c, err := mysql.ParseDSN(testserver.MariaDBSource(testserver.SharedMariaDB(t).Database(t)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		connector, err := mysql.NewConnector(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(mysql.ParseDSN(testserver.MariaDBSource(testserver.SharedMariaDB(t).Database(t))))(t)
+		connector := must.Get(mysql.NewConnector(c))(t)
 		db := sql.OpenDB(group{connector})
 		t.Cleanup(func() { db.Close() })
 		for _, one := range []bool{false, true} {
@@ -271,7 +262,7 @@ func TestSeveralPrimariesRefused(t *testing.T) {
 				continue
 			}
 			wantIs(t, err, driver.ErrUnsupported)
-			worded(t, err, "several primaries")
+			locktest.Says(t, err, "several primaries")
 		}
 	}
 }
@@ -301,7 +292,7 @@ func TestLongGalera(t *testing.T) {
 	for _, s := range []Strategy{ForUpdate, Session} {
 		_, err := Open(t.Context(), url+string(s))
 		wantIs(t, err, driver.ErrUnsupported)
-		worded(t, err, "Galera", "strategy row")
+		locktest.Says(t, err, "Galera", "strategy row")
 	}
 	b := connect(t, url+"row")
 	take(t, b, request("x", long))
@@ -312,10 +303,7 @@ func TestLongGalera(t *testing.T) {
 // to one node.
 func TestLongGaleraOfTwo(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	l.Close()
 	first := galeraNode(t, port, "", "--wsrep-new-cluster")
@@ -325,9 +313,9 @@ func TestLongGaleraOfTwo(t *testing.T) {
 	until(t, "the second node is there", func() bool {
 		return first.Ask(t, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_cluster_size'") == "2"
 	})
-	_, err = Open(t.Context(), url)
+	_, err := Open(t.Context(), url)
 	wantIs(t, err, driver.ErrUnsupported)
-	worded(t, err, "2 nodes", "onewriter=true")
+	locktest.Says(t, err, "2 nodes", "onewriter=true")
 	take(t, connect(t, url+"&onewriter=true"), request("x", long))
 }
 
@@ -358,9 +346,7 @@ func TestPacketTooLargeForAConnection(t *testing.T) {
 	large.Meta = map[string]string{"note": strings.Repeat("x", 3<<19)}
 	_, err := b.Acquire(t.Context(), large)
 	wantIs(t, err, driver.ErrInvalid)
-	if err := b.Renew(t.Context(), []driver.Hold{kept.Hold})[0]; err != nil {
-		t.Errorf("the other lock of the connection: %v", err)
-	}
+	expect.OK(t, b.Renew(t.Context(), []driver.Hold{kept.Hold})[0], "the other lock of the connection")
 	large.Meta = nil
 	take(t, b, large)
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -27,14 +29,9 @@ const long = time.Hour
 // connect opens a URL like another process.
 func connect(t testing.TB, url string) *Backend {
 	t.Helper()
-	b, err := Open(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(context.Background(), url))(t)
 	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Close())
 	})
 	return b
 }
@@ -65,18 +62,14 @@ func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
 func do(t testing.TB, db *sql.DB, statements ...string) {
 	t.Helper()
 	for _, text := range statements {
-		if _, err := db.ExecContext(t.Context(), text); err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
+		must.OK(t, expect.Err(db.ExecContext(t.Context(), text)), text)
 	}
 }
 
 // ask returns the number that a query selects.
 func ask(t testing.TB, db *sql.DB, query string, args ...any) (n int64) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	must.OK(t, db.QueryRowContext(t.Context(), query, args...).Scan(&n), query)
 	return n
 }
 
@@ -93,18 +86,12 @@ const patient = time.Minute
 // rowPool opens a pool. change may be nil.
 func rowPool(t testing.TB, rawURL string, change func(*mysql.Config)) *sql.DB {
 	t.Helper()
-	c, err := mysql.ParseDSN(testserver.MariaDBSource(rawURL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(mysql.ParseDSN(testserver.MariaDBSource(rawURL)))(t)
 	c.InterpolateParams = false
 	if change != nil {
 		change(c)
 	}
-	connector, err := mysql.NewConnector(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	connector := must.Get(mysql.NewConnector(c))(t)
 	db := sql.OpenDB(connector)
 	t.Cleanup(func() { db.Close() })
 	return db
@@ -113,14 +100,9 @@ func rowPool(t testing.TB, rawURL string, change func(*mysql.Config)) *sql.DB {
 // rowOn returns a backend on a pool.
 func rowOn(t testing.TB, db *sql.DB) *Backend {
 	t.Helper()
-	b, err := New(t.Context(), db, &Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), db, &Options{Create: true}))(t)
 	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Close())
 	})
 	return b
 }
@@ -142,9 +124,7 @@ func asks(name string, mode driver.Mode) driver.Request {
 
 func renews(t testing.TB, b driver.Backend, r driver.Request, want error) {
 	t.Helper()
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, want) {
-		t.Fatalf("renew: %v; want %v", err, want)
-	}
+	must.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], want, "renew")
 }
 
 // notifierOf returns a backend's notifier when it has an address.

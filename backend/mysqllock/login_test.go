@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -22,10 +23,7 @@ import (
 func fileLogin(t *testing.T) (rawURL, file string, admin administrator) {
 	t.Helper()
 	user, admin := userOf(t, Row)
-	u, err := url.Parse(user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(user))(t)
 	file = filepath.Join(t.TempDir(), "password")
 	writePassword(t, file, secret)
 	u.User = url.User(u.User.Username())
@@ -35,85 +33,29 @@ func fileLogin(t *testing.T) (rawURL, file string, admin administrator) {
 
 func writePassword(t *testing.T, file, password string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
 }
 
 // A password is rotated under a holder, a waiter and an election: none of them ends, and nothing is opened anew.
 func TestPasswordIsRotated(t *testing.T) {
 	t.Parallel()
 	rawURL, file, admin := fileLogin(t)
-	client := func() *distlock.Client {
-		c, err := distlock.New(connect(t, rawURL), &distlock.Options{TTL: 15 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	one, two := client(), client()
-	ctx, cancel := context.WithTimeout(t.Context(), patient)
-	defer cancel()
-	holder, err := one.Mutex("m").Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leads, led := make(chan struct{}), make(chan error, 1)
-	stop, resign := context.WithCancel(ctx)
-	go func() {
-		led <- one.Election("e").Lead(stop, func(ctx context.Context) error {
-			close(leads)
-			<-ctx.Done()
-			return context.Cause(ctx)
-		})
-	}()
-	<-leads
-	waited := make(chan error, 1)
-	go func() {
-		l, err := two.Mutex("m").Lock(ctx)
-		if err == nil {
-			err = l.Unlock(ctx)
-		}
-		waited <- err
-	}()
 	watcher := connect(t, rawURL)
-	until(t, "the waiter is in the queue", func() bool {
-		i, err := watcher.Inspect(ctx, "m")
-		return err == nil && len(i.Waiters) == 1
+	take(t, watcher, request("watched", long))
+	locktest.Outlive(t, true, func() driver.Backend { return connect(t, rawURL) }, func(*locktest.Programs) {
+		admin.do("ALTER USER "+admin.user+" IDENTIFIED BY 'another'", "KILL USER "+admin.user)
+		until(t, "the login is refused", func() bool {
+			_, err := watcher.Acquire(t.Context(), request("other", long))
+			if err == nil {
+				return false
+			}
+			if driver.Final(err) || strings.Contains(err.Error(), secret) {
+				t.Fatalf("a refused login: %v", err)
+			}
+			return errors.Is(err, driver.ErrUnsent) && number(err) == errWrongUser
+		})
+		writePassword(t, file, "another")
 	})
-
-	admin.do("ALTER USER "+admin.user+" IDENTIFIED BY 'another'", "KILL USER "+admin.user)
-	until(t, "the login is refused", func() bool {
-		_, err := watcher.Acquire(ctx, request("other", long))
-		if err == nil {
-			return false
-		}
-		if driver.Final(err) || strings.Contains(err.Error(), secret) {
-			t.Fatalf("a refused login: %v", err)
-		}
-		return errors.Is(err, driver.ErrUnsent) && number(err) == errWrongUser
-	})
-	writePassword(t, file, "another")
-	rotated := holder.Deadline()
-	until(t, "the hold is renewed", func() bool { return holder.Deadline().After(rotated) || holder.Err() != nil })
-	select {
-	case err := <-waited:
-		t.Errorf("the waiter ended: %v", err)
-	case err := <-led:
-		t.Errorf("the election ended: %v", err)
-	default:
-	}
-	if err := holder.Unlock(ctx); err != nil {
-		t.Errorf("unlock: %v", err)
-	}
-	if err := <-waited; err != nil {
-		t.Errorf("the waiter: %v", err)
-	}
-	resign()
-	if err := <-led; !errors.Is(err, context.Canceled) {
-		t.Errorf("the election: %v", err)
-	}
 }
 
 // The password's file is named when it is missing at Open, and later.
@@ -121,9 +63,7 @@ func TestPasswordFileIsMissing(t *testing.T) {
 	t.Parallel()
 	rawURL, file, admin := fileLogin(t)
 	b := connect(t, rawURL)
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(file))
 	says(t, rawURL, file)
 	admin.do("KILL USER " + admin.user)
 	until(t, "the file is named", func() bool {
@@ -139,16 +79,10 @@ func TestPasswordFileIsMissing(t *testing.T) {
 // error says what has ended.
 func TestCertificateIsRenewedOnDisk(t *testing.T) {
 	t.Parallel()
-	own, err := testcert.Own()
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(testcert.Own())(t)
 	ca, shown := own.Files(t).Cert, own.Files(t)
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--ssl-ca=" + ca, "--ssl-cert=" + shown.Cert, "--ssl-key=" + shown.Key}})
-	u, err := url.Parse(srv.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(srv.Database(t)))(t)
 	srv.Exec(t, "CREATE USER certified@'%' IDENTIFIED BY '"+secret+"' REQUIRE X509", "GRANT ALL ON "+u.Path[1:]+".* TO certified@'%'")
 	u.User = url.UserPassword("certified", secret)
 	sign := func(dir string, life time.Duration) (files testcert.Files, ends time.Time) {
@@ -198,10 +132,7 @@ func TestCertificateIsRenewedOnDisk(t *testing.T) {
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	user, admin := userOf(t, Row)
-	u, err := url.Parse(user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(user))(t)
 	u.User = url.User(u.User.Username())
 	var token atomic.Value
 	token.Store(secret)

@@ -13,34 +13,16 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// says checks that Open returns ErrInvalid with these words and no password.
+// says wants Open to fail for good, with these words.
 func says(t *testing.T, rawURL string, words ...string) {
 	t.Helper()
-	b, err := Open(t.Context(), rawURL)
-	if err == nil {
-		b.Close()
-		t.Errorf("%s: opened; want an error with %q", rawURL, words)
-		return
-	}
-	if !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("%s: %v; want ErrInvalid", rawURL, err)
-	}
-	worded(t, err, words...)
-}
-
-func worded(t *testing.T, err error, words ...string) {
-	t.Helper()
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%q lacks %q", err, w)
-		}
-	}
-	if strings.Contains(err.Error(), secret) {
-		t.Errorf("%q shows the password", err)
-	}
+	locktest.OpenFails(t, Open, rawURL, true, words...)
 }
 
 // secret is the password of users in these tests.
@@ -78,37 +60,25 @@ func TestURLsRefused(t *testing.T) {
 }
 
 func TestOptionsRefused(t *testing.T) {
-	db, err := sql.Open("mysql", "tcp(127.0.0.1:1)/app")
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open("mysql", "tcp(127.0.0.1:1)/app"))(t)
 	defer db.Close()
 	for _, o := range []Options{{Strategy: "best"}, {Strategy: "unique"}, {Table: "a b"}} {
 		_, err := New(t.Context(), db, &o)
 		wantIs(t, err, driver.ErrInvalid)
 	}
-	_, err = New(t.Context(), nil, nil)
+	_, err := New(t.Context(), nil, nil)
 	wantIs(t, err, driver.ErrInvalid)
 }
 
 func TestUnreachable(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close() // accepts connections and sends nothing
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err = Open(ctx, "mysql://u:"+secret+"@"+l.Addr().String()+"/app")
-	if !errors.Is(err, context.DeadlineExceeded) || driver.Final(err) {
-		t.Errorf("a silent server: %v", err)
-	}
-	worded(t, err, "mysqllock: open")
-	_, err = Open(t.Context(), "mysql://u:"+secret+"@127.0.0.1:1/app")
-	if err == nil || driver.Final(err) {
-		t.Errorf("no server: %v; want an error that is not final", err)
-	}
-	worded(t, err, "refused")
+	_, err := Open(ctx, "mysql://u:"+secret+"@"+l.Addr().String()+"/app")
+	expect.Be(t, err, context.DeadlineExceeded)
+	locktest.Fails(t, "a silent server", err, false, "mysqllock: open")
+	locktest.OpenFails(t, Open, "mysql://u:"+secret+"@127.0.0.1:1/app", false, "refused")
 }
 
 func TestUsersRefused(t *testing.T) {
@@ -135,19 +105,13 @@ func TestUsersRefused(t *testing.T) {
 
 func databaseOf(t *testing.T, rawURL string) string {
 	t.Helper()
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(rawURL))(t)
 	return strings.Trim(u.Path, "/")
 }
 
 func with(t *testing.T, rawURL string, change func(*url.URL)) string {
 	t.Helper()
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(rawURL))(t)
 	change(u)
 	return u.String()
 }
@@ -172,12 +136,10 @@ func TestServerBecomesReadOnly(t *testing.T) {
 		if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
 			t.Errorf("on a replica: %v; want an unknown outcome", err)
 		}
-		worded(t, err, "read-only")
+		locktest.Says(t, err, "read-only")
 	}
 	srv.Exec(t, "SET GLOBAL read_only = 0")
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Errorf("on the primary again: %v", err)
-	}
+	expect.OK(t, b.Release(t.Context(), r.Hold), "on the primary again")
 }
 
 // locksWith returns the DDL of a table named locks, with one part replaced.
@@ -257,10 +219,7 @@ func TestSessionsOfThePool(t *testing.T) {
 	} {
 		for _, s := range Strategies() {
 			dsn := testserver.MariaDBSource(srv.Database(t)) + strings.ReplaceAll(params, "'", "%27")
-			db, err := sql.Open("mysql", dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			db := must.Get(sql.Open("mysql", dsn))(t)
 			b, err := New(t.Context(), db, &Options{Strategy: s, Create: true})
 			if err != nil {
 				t.Errorf("%s: %s: %v", s, params, err)
@@ -290,9 +249,7 @@ func useBriefly(t *testing.T, b *Backend, what string) {
 	if errs[0] != nil || !errors.Is(errs[1], driver.ErrLost) {
 		t.Errorf("%s: %v", what, errs)
 	}
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Errorf("%s: %v", what, err)
-	}
+	expect.OK(t, b.Release(t.Context(), r.Hold), what)
 	if g := take(t, b, request(r.Name, long)); g.Fence <= r.Floor {
 		t.Errorf("%s: fence %d is not above the floor %d", what, g.Fence, r.Floor)
 	}
@@ -301,16 +258,9 @@ func useBriefly(t *testing.T, b *Backend, what string) {
 func TestPoolStaysTheCallers(t *testing.T) {
 	t.Parallel()
 	_, db := freshDatabase(t, Row)
-	b, err := New(t.Context(), db, &Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.PingContext(t.Context()); err != nil {
-		t.Errorf("the pool after Close: %v", err)
-	}
+	b := must.Get(New(t.Context(), db, &Options{Create: true}))(t)
+	must.OK(t, b.Close())
+	expect.OK(t, db.PingContext(t.Context()), "the pool after Close")
 }
 
 // The default name has the server's own, which a failover changes.
@@ -342,10 +292,7 @@ func TestVersions(t *testing.T) {
 func TestSocketAndTLS(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedMariaDB(t)
-	u, err := url.Parse(srv.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(srv.Database(t)))(t)
 	says(t, u.String()+"?tls=true", "TLS")
 	user := srv.User(t, u.String(), secret, "ALL ON "+databaseOf(t, u.String())+".*")
 	connect(t, with(t, user, func(u *url.URL) {
@@ -359,17 +306,11 @@ func TestFreeConnections(t *testing.T) {
 	user := srv.User(t, srv.Database(t), "pw", "ALL ON *.*")
 	b := openOne(t, user+"?create=true")
 	for _, want := range []int{28, 27} { // not counting the administrator's and the backend's own
-		admin, err := srv.DB(t, srv.URL()).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		admin := must.Get(srv.DB(t, srv.URL()).Conn(t.Context()))(t)
 		defer admin.Close()
 		wantFree(t, b, want)
 	}
-	u, err := url.Parse(user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(user))(t)
 	srv.Exec(t, fmt.Sprintf("GRANT USAGE ON *.* TO %s@'%%' WITH MAX_USER_CONNECTIONS 7", u.User.Username()))
 	limited := openOne(t, user)
 	wantFree(t, limited, 5)
@@ -378,20 +319,14 @@ func TestFreeConnections(t *testing.T) {
 func wantFree(t *testing.T, b *Backend, want int) {
 	t.Helper()
 	until(t, fmt.Sprintf("%d connections are free", want), func() bool {
-		free, err := b.FreeConnections(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		free := must.Get(b.FreeConnections(t.Context()))(t)
 		return free == want
 	})
 }
 
 func openOne(t *testing.T, url string) *Backend {
 	t.Helper()
-	b, err := Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), url))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -59,10 +60,7 @@ func plainPair(b *testing.B, u string) func(name string) error {
 
 func prepared(b *testing.B, db *sql.DB, text string) *sql.Stmt {
 	b.Helper()
-	stmt, err := db.PrepareContext(b.Context(), text)
-	if err != nil {
-		b.Fatal(err)
-	}
+	stmt := must.Get(db.PrepareContext(b.Context(), text))(b)
 	return stmt
 }
 

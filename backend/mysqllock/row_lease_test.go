@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -11,6 +12,9 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -58,9 +62,7 @@ func TestRowRenewedWhileTakenOver(t *testing.T) {
 	}()
 	waitingLocks(t, db, 1)
 	free(fmt.Sprintf("until = until + %d", long.Microseconds()))
-	if err := <-taken; !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("take-over of a renewed lease: %v", err)
-	}
+	expect.Be(t, <-taken, driver.ErrHeld, "take-over of a renewed lease")
 }
 
 // A renewal and a take-over at the very end of a lease never both succeed.
@@ -122,12 +124,66 @@ func TestRowClockGoesBack(t *testing.T) {
 	first := take(t, b, r)
 	release(t, b, r)
 	base, _, _ := strings.Cut(url, "?")
-	past, err := sql.Open("mysql", testserver.MariaDBSource(base)+"&timestamp=1000000")
-	if err != nil {
-		t.Fatal(err)
-	}
+	past := must.Get(sql.Open("mysql", testserver.MariaDBSource(base)+"&timestamp=1000000"))(t)
 	defer past.Close()
 	if g := take(t, rowOn(t, past), request("x", long)); g.Fence <= first.Last() {
 		t.Errorf("fence %d after %d", g.Fence, first.Last())
 	}
+}
+
+// An administrator's transaction keeps one row locked.
+func TestHoldsBesideALockedRow(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			url, db := freshDatabase(t, Row)
+			locktest.BesideALockedRow(t, connect(t, url), connect(t, url), mode, lockRow(t, db))
+		})
+	}
+}
+
+// lockRow locks rows of the table.
+func lockRow(t *testing.T, db *sql.DB) locktest.LockRow {
+	return func(name string) (unlock func()) {
+		t.Helper()
+		tx := must.Get(db.BeginTx(context.Background(), nil))(t)
+		t.Cleanup(func() { _ = tx.Rollback() })
+		query := "SELECT 1 FROM distlock_locks FORCE INDEX (PRIMARY) WHERE k = UNHEX(SHA2(?, 256)) FOR UPDATE"
+		must.OK(t, tx.QueryRow(query, name).Scan(new(int)))
+		return func() { _ = tx.Rollback() }
+	}
+}
+
+// A call on a locked row ends with its context. It leaves no statement behind that would be executed
+// later.
+func TestCallsOnALockedRow(t *testing.T) {
+	t.Parallel()
+	url, db := freshDatabase(t, Row)
+	b := connect(t, url)
+	r := request("stuck", long)
+	take(t, b, r)
+	defer lockRow(t, db)(r.Name)()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	go func() { _, err := b.Acquire(ctx, r); done <- err }()
+	go func() { done <- b.Release(ctx, r.Hold) }()
+	writes := "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND COMMAND <> 'Sleep' AND INFO NOT LIKE 'SELECT%'"
+	until(t, "a call waits for the row", func() bool { return ask(t, db, writes) > 0 })
+	cancel()
+	for range 2 {
+		if err := <-done; err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+			t.Errorf("%v; want unknown", err)
+		}
+	}
+	until(t, "no statement is left", func() bool { return ask(t, db, writes) == 0 })
+}
+
+func TestRenewWaitsForItsOwnRow(t *testing.T) {
+	t.Parallel()
+	url, db := freshDatabase(t, Row)
+	b := connect(t, url)
+	mine := request("mine", long)
+	take(t, b, mine)
+	locktest.RenewWaitsForItsRow(t, b, mine.Hold, lockRow(t, db))
 }

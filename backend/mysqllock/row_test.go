@@ -16,6 +16,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -264,9 +266,7 @@ func statements(t *testing.T, db *sql.DB, f func()) int64 {
 	t.Helper()
 	count := func() (n int64) {
 		var name string
-		if err := db.QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'").Scan(&name, &n); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, db.QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'").Scan(&name, &n))
 		return n
 	}
 	before := count()
@@ -359,36 +359,23 @@ func TestRowListsMany(t *testing.T) {
 		}
 	}
 	for _, prefix := range []string{"\xc3", "è", long + "x", "e"} {
-		if err := b.List(t.Context(), prefix, func(name string) bool { return prefix == "\xc3" }); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.List(t.Context(), prefix, func(name string) bool { return prefix == "\xc3" }))
 	}
-	if _, err := b.Acquire(t.Context(), asks(strings.Repeat("x", sqlrow.MaxName+1), driver.Exclusive)); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("a name that is too long: %v", err)
-	}
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), asks(strings.Repeat("x", sqlrow.MaxName+1), driver.Exclusive))), driver.ErrInvalid, "a name that is too long")
 }
 
 // blocked locks a row in another program's transaction until free is called. free may change the row.
 func blocked(t *testing.T, db *sql.DB, name string) (free func(change string)) {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(db.BeginTx(t.Context(), nil))(t)
 	t.Cleanup(func() { tx.Rollback() })
 	k := sqlrow.KeyOf(name)
-	if _, err := tx.Exec("SELECT 1 FROM distlock_locks WHERE k = ? FOR UPDATE", k[:]); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(tx.Exec("SELECT 1 FROM distlock_locks WHERE k = ? FOR UPDATE", k[:]))(t)
 	return func(change string) {
 		if change != "" {
-			if _, err := tx.Exec("UPDATE distlock_locks SET rev = rev + 1, "+change+" WHERE k = ?", k[:]); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, expect.Err(tx.Exec("UPDATE distlock_locks SET rev = rev + 1, "+change+" WHERE k = ?", k[:])))
 		}
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, tx.Commit())
 	}
 }
 
@@ -454,9 +441,7 @@ func TestRowAsksAgainAfterLockWaitTimeout(t *testing.T) {
 	waitingLocks(t, db, 1)
 	time.Sleep(1500 * time.Millisecond) // longer than the timeout
 	free("")
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, <-done)
 	if after := ask(t, db, rev); after != before+1 {
 		t.Errorf("one attempt changed the row %d times", after-before)
 	}
@@ -502,9 +487,7 @@ func TestRowAcquireThatIsOvertaken(t *testing.T) {
 	waitingLocks(t, db, 1)
 	later := ask(t, db, "SELECT "+clockSQL) + long.Microseconds()
 	free(fmt.Sprintf("until = %d", later))
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, <-done)
 	if end := ask(t, db, "SELECT until FROM distlock_locks WHERE name = ?", r.Name); end < later {
 		t.Errorf("the hold ends %d µs too early", later-end)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -37,10 +39,7 @@ func TestSettingsThatChange(t *testing.T) {
 	for _, s := range Strategies() {
 		u := srv.Database(t)
 		a := connect(t, u+"?create=true&strategy="+string(s))
-		b, err := New(t.Context(), srv.DB(t, u), &Options{Strategy: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(New(t.Context(), srv.DB(t, u), &Options{Strategy: s}))(t)
 		t.Cleanup(func() { b.Close() })
 		pairs = append(pairs, pair{s, a, b}, pair{s, b, a})
 	}
@@ -88,25 +87,18 @@ func TestGlobalSelectLimit(t *testing.T) {
 		r := request("x", long)
 		take(t, b, r)
 		release(t, b, r)
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Close())
 	}
 }
 
 // alone returns a function that runs statements on one connection.
 func alone(t *testing.T, db *sql.DB) func(string) {
 	t.Helper()
-	conn, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(db.Conn(t.Context()))(t)
 	t.Cleanup(func() { conn.Close() })
 	return func(text string) {
 		t.Helper()
-		if _, err := conn.ExecContext(context.Background(), text); err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
+		must.OK(t, expect.Err(conn.ExecContext(context.Background(), text)), text)
 	}
 }
 
@@ -168,16 +160,11 @@ func TestPoolIsNotChanged(t *testing.T) {
 		pool := rowPool(t, u, session("lock_wait_timeout", "77", "autocommit", "0"))
 		const limit = 4
 		pool.SetMaxOpenConns(limit)
-		b, err := New(t.Context(), pool, &Options{Strategy: s, Create: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(New(t.Context(), pool, &Options{Strategy: s, Create: true}))(t)
 		r := request("x", long)
 		take(t, b, r)
 		release(t, b, r)
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Close())
 		wantUntouched(t, pool, limit)
 	}
 }
@@ -194,26 +181,16 @@ func TestPoolThatUsesAnotherDatabase(t *testing.T) {
 			connect(t, elsewhere) // the table is there, too
 			rival := connect(t, u)
 			pool := rowPool(t, u, nil)
-			b, err := New(t.Context(), pool, &Options{Strategy: s})
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(New(t.Context(), pool, &Options{Strategy: s}))(t)
 			t.Cleanup(func() { b.Close() })
 			b.database.lent.dropUnused()
 			pool.SetMaxIdleConns(8)
 			var conns []*sql.Conn
 			for range 8 {
-				conn, err := pool.Conn(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := must.Get(pool.Conn(t.Context()))(t)
 				conns = append(conns, conn)
-				if _, err := conn.ExecContext(t.Context(), "USE "+databaseOf(t, elsewhere)); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := conn.ExecContext(t.Context(), "SET timestamp = UNIX_TIMESTAMP() + 10000"); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(conn.ExecContext(t.Context(), "USE "+databaseOf(t, elsewhere)))(t)
+				must.Get(conn.ExecContext(t.Context(), "SET timestamp = UNIX_TIMESTAMP() + 10000"))(t)
 			}
 			for _, conn := range conns {
 				conn.Close()
@@ -241,10 +218,7 @@ func wantUntouched(t *testing.T, pool *sql.DB, n int) {
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
 	for range n {
-		conn, err := pool.Conn(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(pool.Conn(ctx))(t)
 		defer conn.Close()
 		var wait, commits int
 		if err := conn.QueryRowContext(ctx, "SELECT @@lock_wait_timeout, @@autocommit").Scan(&wait, &commits); err != nil || wait != 77 || commits != 0 {
@@ -280,15 +254,12 @@ func TestAReplicaIsNotBelieved(t *testing.T) {
 	split.to.Store(&writer)
 	pool := sql.OpenDB(&splitter{writer, split, new(time.Duration)})
 	t.Cleanup(func() { pool.Close() })
-	b, err := New(t.Context(), pool, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), pool, nil))(t)
 	t.Cleanup(func() { b.Close() })
 	split.to.Store(&reader)
 	other.Exec(t, "SET GLOBAL read_only = 1")
 	b.database.lent.dropUnused()
-	_, err = b.Acquire(t.Context(), request("x", long))
+	_, err := b.Acquire(t.Context(), request("x", long))
 	if err == nil || driver.Final(err) || errors.Is(err, driver.ErrHeld) || !strings.Contains(err.Error(), "read-only server has answered") {
 		t.Error(err)
 	}
@@ -296,14 +267,8 @@ func TestAReplicaIsNotBelieved(t *testing.T) {
 
 func connectorTo(t *testing.T, rawURL string) sqldriver.Connector {
 	t.Helper()
-	c, err := mysql.ParseDSN(testserver.MariaDBSource(rawURL))
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := mysql.NewConnector(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(mysql.ParseDSN(testserver.MariaDBSource(rawURL)))(t)
+	made := must.Get(mysql.NewConnector(c))(t)
 	return made
 }
 

@@ -13,7 +13,9 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // handOver passes a lock back and forth between two backends, one of which always waits while the other
@@ -27,10 +29,7 @@ func handOver(t testing.TB, a, b driver.Backend, name string, times int, held ti
 	for range times {
 		next := asks(r.Name, r.Mode)
 		refused(t, waiter, next)
-		w, err := waiter.(driver.Watcher).Watch(t.Context(), next)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(waiter.(driver.Watcher).Watch(t.Context(), next))(t)
 		refused(t, waiter, next)
 		time.Sleep(held)
 		drain(w)
@@ -120,9 +119,7 @@ func TestNotifierOutlivesALongTTL(t *testing.T) {
 	n = notifierOf(t, other)
 	refused := asks("held", driver.Exclusive)
 	refused.TTL = 3 * time.Hour
-	if _, err := other.Acquire(t.Context(), refused); !errors.Is(err, driver.ErrHeld) {
-		t.Fatal(err)
-	}
+	must.Be(t, expect.Err(other.Acquire(t.Context(), refused)), driver.ErrHeld)
 	if d := needed(); d > time.Hour {
 		t.Errorf("a refused attempt keeps the session for %v", d)
 	}
@@ -272,10 +269,7 @@ func TestWaitsOnSilentConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
 	address := notifierOf(t, rowAt(t, u)).Address(0)
-	through, err := url.Parse(u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	through := must.Get(url.Parse(u))(t)
 	p := faultproxy.New(t, through.Host)
 	through.Host = p.Addr()
 	l := rowAt(t, through.String()).strategy.(*rowStrategy).dialect.notifier.Listen(someKey)
@@ -305,10 +299,7 @@ func TestWaitersTakeFewConnections(t *testing.T) {
 	notifierOf(t, waiter)
 	var closes []func()
 	watch := func(name string) {
-		w, err := waiter.Watch(t.Context(), asks(name, driver.Exclusive))
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(waiter.Watch(t.Context(), asks(name, driver.Exclusive)))(t)
 		closes = append(closes, w.Close)
 	}
 	hold := func(name string) {
@@ -353,19 +344,13 @@ func TestCloseEndsTheNotifier(t *testing.T) {
 	address := notifierOf(t, waiter).Address(0)
 	r := asks("x", driver.Exclusive)
 	take(t, holder, r)
-	if _, err := waiter.Watch(t.Context(), asks("x", driver.Exclusive)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(waiter.Watch(t.Context(), asks("x", driver.Exclusive)))(t)
 	listening(t, db)
-	if err := errors.Join(waiter.Close(), holder.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(waiter.Close(), holder.Close()))
 	if n := pool.Stats().InUse; n != 0 {
 		t.Errorf("%d connections are in use after Close", n)
 	}
-	if err := pool.PingContext(t.Context()); err != nil {
-		t.Errorf("the caller's pool: %v", err)
-	}
+	expect.OK(t, pool.PingContext(t.Context()), "the caller's pool")
 	until(t, "the server has ended the sessions", func() bool {
 		return ask(t, db, "SELECT IS_FREE_LOCK('"+address+"')") == 1 &&
 			ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()") == 0

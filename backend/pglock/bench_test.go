@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -112,10 +113,7 @@ func BenchmarkHandOver(b *testing.B) {
 func handOver(b *testing.B, from, to *Backend) time.Duration {
 	mine, theirs := request("lock"), request("lock")
 	take(b, from, mine)
-	w, err := to.Watch(b.Context(), theirs)
-	if err != nil {
-		b.Fatal(err)
-	}
+	w := must.Get(to.Watch(b.Context(), theirs))(b)
 	defer w.Close()
 	released := make(chan error, 1)
 	start := time.Now()
@@ -129,9 +127,7 @@ func handOver(b *testing.B, from, to *Backend) time.Duration {
 		}
 	}
 	took := time.Since(start)
-	if err := <-released; err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, <-released)
 	release(b, to, theirs)
 	return took
 }

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -26,9 +28,7 @@ func newCommitScene(t *testing.T) *commitScene {
 	pg := testserver.SharedPostgres(t)
 	url := pg.Database(t)
 	l := &commitScene{t: t, db: pg.DB(t, url), net: faultproxy.New(t, pg.Addr()), hold: request("report")}
-	if _, err := l.db.ExecContext(t.Context(), "CREATE TABLE work (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.db.ExecContext(t.Context(), "CREATE TABLE work (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))(t)
 	through := strings.Replace(url, pg.Addr(), l.net.Addr(), 1)
 	l.Backend = open(t, with(t, through, "strategy", "advisory", "level", "transaction", "create", "true"))
 	take(t, l, l.hold)
@@ -60,9 +60,7 @@ func (l *commitScene) wantOver() {
 func TestCommitStoresTheWorkAndEndsTheLock(t *testing.T) {
 	t.Parallel()
 	l := newCommitScene(t)
-	if err := l.Commit(t.Context(), l.hold.Owner, l.write); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Commit(t.Context(), l.hold.Owner, l.write))
 	l.wantStored(1)
 	err := l.Commit(t.Context(), l.hold.Owner, func(*sql.Tx) error { t.Error("work without a lock"); return nil })
 	if !errors.Is(err, driver.ErrLost) {
@@ -208,7 +206,5 @@ func TestCommitIsForTransactions(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
 	b, _ := lent(t, pg.Database(t), Session, 3)
-	if err := b.Commit(t.Context(), "me", nil); !errors.Is(err, driver.ErrUnsupported) {
-		t.Error(err)
-	}
+	expect.Be(t, b.Commit(t.Context(), "me", nil), driver.ErrUnsupported)
 }

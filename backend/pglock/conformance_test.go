@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"database/sql"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +13,11 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/oddnames"
+	"github.com/distlock/distlock/internal/testkit/rights"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -182,4 +187,106 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 			faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("y") })
 		})
 	}
+}
+
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	db := testserver.SharedPostgres(t).Database(t)
+	for _, strategy := range []string{"row", "advisory"} {
+		oddnames.Try(t, open(t, with(t, db, "create", "true", "strategy", strategy)), nil)
+	}
+}
+
+// withdrawal is what an administrator takes away from a user for a moment. {u} is the user, {d} the database, {t} the table.
+type withdrawal struct{ take, give string }
+
+var withdrawals = map[string]withdrawal{
+	"login":   {"ALTER ROLE {u} NOLOGIN", "ALTER ROLE {u} LOGIN"},
+	"rights":  {"REVOKE INSERT, UPDATE ON {t} FROM {u}", "GRANT INSERT, UPDATE ON {t} TO {u}"},
+	"connect": {"REVOKE CONNECT ON DATABASE {d} FROM PUBLIC", "GRANT CONNECT ON DATABASE {d} TO PUBLIC"},
+}
+
+func TestConformanceWithARefusedUser(t *testing.T) {
+	t.Parallel()
+	for what, w := range withdrawals {
+		for kind, params := range map[string][]string{"row": nil, "session": levels["session"], "transaction": levels["transaction"]} {
+			if what == "connect" && kind != "row" {
+				continue // it is a login that is refused in another way
+			}
+			t.Run(what+"/"+kind, func(t *testing.T) {
+				drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
+					user, withdraw := withdrawable(t, w, params)
+					return drivertest.Harness{
+						Open:     func(ctx context.Context) (driver.Backend, error) { return Open(ctx, user) },
+						Withdraw: withdraw,
+					}
+				})
+			})
+		}
+	}
+}
+
+// What is taken away from the user for a moment ends nothing: a holder keeps its lock, a waiter waits, a leader leads and a candidate
+// stays one.
+func TestWithdrawalsEndNothing(t *testing.T) {
+	t.Parallel()
+	for what, w := range withdrawals {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			user, withdraw := withdrawable(t, w, nil)
+			refusal := " " + mustConfig(t, user).User + "@.*(permission denied|not permitted)"
+			outlive(t, user, true, func() {
+				restore := withdraw()
+				eventually(t, "the user is refused", func() bool { return testserver.SharedPostgres(t).CountLogged(refusal) >= 3 })
+				restore()
+			})
+		})
+	}
+}
+
+// withdrawable returns the URL of a user of its own, and what takes something away from that user.
+func withdrawable(t *testing.T, w withdrawal, params []string) (user string, withdraw func() (restore func())) {
+	t.Helper()
+	pg := testserver.SharedPostgres(t)
+	plain := pg.Database(t)
+	admin := with(t, plain, append([]string{"create", "true"}, params...)...)
+	table := open(t, admin).database.opts.Table
+	user = pg.User(t, admin, "s3cret", "SELECT, INSERT, UPDATE ON "+table)
+	u := must.Get(url.Parse(user))(t)
+	db := pg.DB(t, plain)
+	name := u.User.Username()
+	fill := strings.NewReplacer("{u}", name, "{d}", databaseOf(t, plain), "{t}", table)
+	exec := func(statement string) {
+		for _, s := range []string{fill.Replace(statement), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + name + "'"} {
+			expect.OK(t, expect.Err(db.Exec(s)), s)
+		}
+	}
+	return user, func() (restore func()) {
+		exec(w.take)
+		return func() { exec(w.give) }
+	}
+}
+
+// The page's grants are enough for each strategy, and none is too much.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	for _, c := range []struct{ strategy, level string }{{"row", ""}, {"advisory", "session"}} {
+		db := with(t, pg.Database(t), "strategy", c.strategy)
+		if c.level != "" {
+			db = with(t, db, "level", c.level)
+		}
+		open(t, with(t, db, "create", "true"))
+		rights.Try(t, rights.Grants(t, "postgres.md", c.strategy), func(t *testing.T, grants []string) string {
+			return pg.User(t, db, "s3cret", forUser(grants)...)
+		})
+	}
+}
+
+// forUser cuts off what names the user of the example.
+func forUser(grants []string) (cut []string) {
+	for _, g := range grants {
+		cut = append(cut, g[:len(g)-len(" TO app")])
+	}
+	return cut
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -23,10 +25,7 @@ func TestMain(m *testing.M) {
 // with adds parameters to a URL: key, value, key, value.
 func with(t testing.TB, rawURL string, params ...string) string {
 	t.Helper()
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(rawURL))(t)
 	q := u.Query()
 	for i := 0; i < len(params); i += 2 {
 		q.Set(params[i], params[i+1])
@@ -38,14 +37,9 @@ func with(t testing.TB, rawURL string, params ...string) string {
 // open opens a URL for the duration of the test.
 func open(t testing.TB, rawURL string) *Backend {
 	t.Helper()
-	b, err := Open(t.Context(), rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), rawURL))(t)
 	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Close())
 	})
 	return b
 }
@@ -53,10 +47,7 @@ func open(t testing.TB, rawURL string) *Backend {
 // onHandle makes a backend on a handle of the user's.
 func onHandle(t testing.TB, rawURL string) *Backend {
 	t.Helper()
-	b, err := New(t.Context(), testserver.SharedPostgres(t).DB(t, rawURL), &Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), testserver.SharedPostgres(t).DB(t, rawURL), &Options{Create: true}))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -101,32 +92,20 @@ const minutes = 10 * time.Minute
 
 func mustConfig(t testing.TB, rawURL string) *pgx.ConnConfig {
 	t.Helper()
-	config, err := pgx.ParseConfig(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(rawURL))(t)
 	return config
 }
 
 func mustConnector(t testing.TB, rawURL string, opts *Options) *connector {
 	t.Helper()
-	u, err := driver.ParseURL(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := newConnector(u, opts, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(driver.ParseURL(rawURL))(t)
+	c := must.Get(newConnector(u, opts, nil))(t)
 	return c
 }
 
 func databaseOf(t testing.TB, rawURL string) string {
 	t.Helper()
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(rawURL))(t)
 	return strings.Trim(u.Path, "/")
 }
 
@@ -170,16 +149,10 @@ func blocked(t testing.TB, pg *testserver.PostgresServer, url string) string {
 // lent opens a database/sql pool and a backend on it.
 func lent(t *testing.T, rawURL string, level Level, conns int) (*Backend, *sql.DB) {
 	t.Helper()
-	db, err := sql.Open("pgx", rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open("pgx", rawURL))(t)
 	t.Cleanup(func() { db.Close() })
 	db.SetMaxOpenConns(conns)
-	b, err := New(t.Context(), db, &Options{Strategy: Advisory, Level: level, Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), db, &Options{Strategy: Advisory, Level: level, Create: true}))(t)
 	t.Cleanup(func() { b.Close() })
 	return b, db
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -60,23 +61,16 @@ func TestLongPoolBesideLockedRows(t *testing.T) {
 	bounded, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	for range 3 {
-		if err := b.Renew(bounded, []driver.Hold{mine.Hold})[0]; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Renew(bounded, []driver.Hold{mine.Hold})[0])
 	}
 }
 
 // lockRow locks a name's row in a transaction.
 func lockRow(t *testing.T, db *sql.DB, name string) *sql.Tx {
 	t.Helper()
-	tx, err := db.BeginTx(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(db.BeginTx(context.Background(), nil))(t)
 	t.Cleanup(func() { tx.Rollback() })
-	if err := tx.QueryRow("SELECT 1 FROM distlock_locks WHERE name = $1 FOR UPDATE", name).Scan(new(int)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, tx.QueryRow("SELECT 1 FROM distlock_locks WHERE name = $1 FOR UPDATE", name).Scan(new(int)))
 	return tx
 }
 

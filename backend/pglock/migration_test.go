@@ -1,12 +1,13 @@
 package pglock
 
 import (
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -19,25 +20,18 @@ func TestIndexesAreBuiltWhileOthersWait(t *testing.T) {
 	url := with(t, plain, levels["transaction"]...)
 	mine, other := client(t, url), client(t, url)
 	db := pg.DB(t, plain)
-	if _, err := db.Exec("CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(db.Exec("CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id"))(t)
 	build := func() (fastest time.Duration) {
 		fastest = time.Hour
 		for range 3 {
 			began := time.Now()
-			if _, err := db.Exec("CREATE INDEX CONCURRENTLY ON orders (id)"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(db.Exec("CREATE INDEX CONCURRENTLY ON orders (id)"))(t)
 			fastest = min(fastest, time.Since(began))
 		}
 		return fastest
 	}
 	usual := build()
-	lease, err := mine.Mutex("migration").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(mine.Mutex("migration").Lock(t.Context()))(t)
 	next := make(chan error)
 	go func() {
 		l, err := other.Mutex("migration").Lock(t.Context())
@@ -50,21 +44,14 @@ func TestIndexesAreBuiltWhileOthersWait(t *testing.T) {
 	if fastest := build(); fastest > 5*time.Second+4*usual {
 		t.Errorf("an index takes %v, and %v without a waiter", fastest, usual)
 	}
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := <-next; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, lease.Unlock(t.Context()))
+	expect.OK(t, <-next)
 }
 
 // client opens a client for the duration of the test.
 func client(t testing.TB, rawURL string) *distlock.Client {
 	t.Helper()
-	c, err := distlock.New(open(t, rawURL), &distlock.Options{TTL: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(open(t, rawURL), &distlock.Options{TTL: 30 * time.Second}))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -81,9 +68,7 @@ func TestRefusedAttemptsLeaveNoTransaction(t *testing.T) {
 	for range 3 {
 		held(t, b, request("lock"))
 	}
-	if _, err := b.Watch(t.Context(), request("lock")); !errors.Is(err, driver.ErrSkip) {
-		t.Errorf("watch: %v, want ErrSkip", err)
-	}
+	expect.Be(t, expect.Err(b.Watch(t.Context(), request("lock"))), driver.ErrSkip, "watch")
 	if n := pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = $1 AND xact_start IS NOT NULL AND query LIKE '%try_advisory%'", databaseOf(t, url)); n != "0" { // the holder has been asked since
 		t.Errorf("%s refused attempts have left a transaction", n)
 	}

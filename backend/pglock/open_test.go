@@ -17,32 +17,21 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// refused checks that Open rejects a URL for good. The error contains the given words and no password.
+// refused wants Open to fail for good, with these words.
 func refused(t *testing.T, rawURL string, says ...string) {
 	t.Helper()
-	b, err := Open(t.Context(), rawURL)
-	if err == nil {
-		b.Close()
-	}
-	wantRefusal(t, err, says...)
+	locktest.OpenFails(t, Open, rawURL, true, says...)
 }
 
 func wantRefusal(t *testing.T, err error, says ...string) {
 	t.Helper()
-	if !errors.Is(err, driver.ErrInvalid) {
-		t.Fatalf("%v, want ErrInvalid and %q", err, says)
-	}
-	for _, word := range says {
-		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%v\nlacks %q", err, word)
-		}
-	}
-	if strings.Contains(err.Error(), "pw") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("there may be a password in: %v", err)
-	}
+	locktest.Fails(t, "refused", err, true, says...)
 }
 
 func TestOpenRefusesWhatMakesNoSense(t *testing.T) {
@@ -56,12 +45,12 @@ func TestOpenRefusesWhatMakesNoSense(t *testing.T) {
 		"postgres://h/db?table=" + strings.Repeat("x", 64): "63 at most",
 		"postgres://h/db?create=perhaps":                   "want true or false",
 		"postgres://h/db?create=true&create=false":         "given 2 times",
-		"postgres://u:secret@h/db?sslmode=sometimes":       "sslmode",
-		"postgres://u:secret@h/db?sslrootcert=/none/such":  "failed to configure TLS",
-		"postgres://u:secret@h/db?target_session_attrs=up": "target_session_attrs",
-		"postgres://u:secret@a,b:1,c:2/db?port=1,2":        "port",
-		"postgres://u:se/cret@h/db":                        "URL",
-		"postgres://u:secret@h:port/db":                    "URL",
+		"postgres://u:s3cret@h/db?sslmode=sometimes":       "sslmode",
+		"postgres://u:s3cret@h/db?sslrootcert=/none/such":  "failed to configure TLS",
+		"postgres://u:s3cret@h/db?target_session_attrs=up": "target_session_attrs",
+		"postgres://u:s3cret@a,b:1,c:2/db?port=1,2":        "port",
+		"postgres://u:s3cret/x@h/db":                       "URL",
+		"postgres://u:s3cret@h:port/db":                    "URL",
 	} {
 		t.Run(rawURL, func(t *testing.T) { refused(t, rawURL, says) })
 	}
@@ -71,12 +60,9 @@ func TestOpenRefusesStrangers(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
 	db := pg.Database(t)
-	user := pg.User(t, db, "secret")
-	wrong, err := url.Parse(user)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wrong.User = url.UserPassword(wrong.User.Username(), "secretly")
+	user := pg.User(t, db, "s3cret")
+	wrong := must.Get(url.Parse(user))(t)
+	wrong.User = url.UserPassword(wrong.User.Username(), "s3cretly")
 	refused(t, wrong.String(), "password is wrong, or has expired")
 	refused(t, strings.Replace(user, wrong.User.Username()+":", "nobody:", 1), "not let in")
 	refused(t, strings.Replace(user, "?", "_none?", 1), "database does not exist")
@@ -87,26 +73,21 @@ func TestOpenRefusesStrangers(t *testing.T) {
 }
 
 func TestOpenOfAServerThatIsAway(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	addr := l.Addr().String()
 	hangs := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, err := Open(ctx, "postgres://u:secret@"+addr+"/db?sslmode=disable") // no server answers
+		_, err := Open(ctx, "postgres://u:s3cret@"+addr+"/db?sslmode=disable") // no server answers
 		hangs <- err
 	}()
 	if err := <-hangs; !errors.Is(err, context.DeadlineExceeded) || driver.Final(err) {
 		t.Errorf("no answer: %v", err)
 	}
 	l.Close()
-	_, err = Open(t.Context(), "postgres://u:secret@"+addr+"/db?sslmode=disable")
-	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("no server: %v", err)
-	}
+	_, err := Open(t.Context(), "postgres://u:s3cret@"+addr+"/db?sslmode=disable")
+	locktest.Fails(t, "no server", err, false, "refused")
 }
 
 func TestOpenRefusesAReplica(t *testing.T) {
@@ -148,9 +129,7 @@ func TestServersTooOldAreRefused(t *testing.T) {
 	old := serverFacts{version: 11_22_00, encoding: "UTF8", client: "UTF8"}
 	wantRefusal(t, old.check(), "want 12 or later")
 	old.version = 12_00_00
-	if err := old.check(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, old.check())
 }
 
 func TestTableIsMade(t *testing.T) {
@@ -177,13 +156,13 @@ func TestRightsThatAreMissing(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
 	db := pg.Database(t)
-	user := with(t, pg.User(t, db, "secret"), "create", "true")
+	user := with(t, pg.User(t, db, "s3cret"), "create", "true")
 	refused(t, user, "CREATE ON SCHEMA")
 	refused(t, with(t, user, "table", "elsewhere.locks"), "schema does not exist")
 	open(t, with(t, db, "create", "true"))
 	refused(t, user, "may not use table distlock_locks", "GRANT SELECT, INSERT, UPDATE ON")
-	refused(t, pg.User(t, db, "secret", "SELECT, INSERT ON distlock_locks"), "GRANT UPDATE ON")
-	open(t, pg.User(t, db, "secret", "SELECT, INSERT, UPDATE ON distlock_locks"))
+	refused(t, pg.User(t, db, "s3cret", "SELECT, INSERT ON distlock_locks"), "GRANT UPDATE ON")
+	open(t, pg.User(t, db, "s3cret", "SELECT, INSERT, UPDATE ON distlock_locks"))
 }
 
 func TestTablesOfAnotherShape(t *testing.T) {
@@ -201,14 +180,10 @@ func TestTablesOfAnotherShape(t *testing.T) {
 	} {
 		table := fmt.Sprintf("t%d", i)
 		statements := Schema(Options{Table: table}) + strings.ReplaceAll(c.change, "{t}", table)
-		if _, err := db.Exec(statements); err != nil {
-			t.Fatalf("%s: %v", statements, err)
-		}
+		must.OK(t, expect.Err(db.Exec(statements)), statements)
 		refused(t, with(t, url, "table", table, "create", "true"), table, c.says)
 	}
-	if _, err := db.Exec(Schema(Options{Table: "more"}) + "ALTER TABLE more ADD COLUMN team text NOT NULL DEFAULT ''"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(db.Exec(Schema(Options{Table: "more"}) + "ALTER TABLE more ADD COLUMN team text NOT NULL DEFAULT ''"))(t)
 	open(t, with(t, url, "table", "more"))
 }
 
@@ -217,10 +192,8 @@ func TestRowsThatAreHidden(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	url := with(t, pg.Database(t), "create", "true")
 	open(t, url)
-	if _, err := pg.DB(t, url[:strings.Index(url, "?")]+"?sslmode=disable").Exec("ALTER TABLE distlock_locks ENABLE ROW LEVEL SECURITY"); err != nil {
-		t.Fatal(err)
-	}
-	refused(t, pg.User(t, url, "secret", "SELECT, INSERT, UPDATE ON distlock_locks"), "row level security")
+	must.Get(pg.DB(t, url[:strings.Index(url, "?")]+"?sslmode=disable").Exec("ALTER TABLE distlock_locks ENABLE ROW LEVEL SECURITY"))(t)
+	refused(t, pg.User(t, url, "s3cret", "SELECT, INSERT, UPDATE ON distlock_locks"), "row level security")
 }
 
 // The table may be in a schema, and its name may have capitals.
@@ -228,9 +201,7 @@ func TestTableNames(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
 	url := pg.Database(t)
-	if _, err := pg.DB(t, url).Exec(`CREATE SCHEMA "App"`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pg.DB(t, url).Exec(`CREATE SCHEMA "App"`))(t)
 	open(t, with(t, url, "table", "App.Locks", "create", "true"))
 	open(t, with(t, url, "table", "App.Locks"))
 	open(t, with(t, url, "table", "Locks", "search_path", `"App"`))
@@ -242,35 +213,19 @@ func TestNames(t *testing.T) {
 	plain := pg.Database(t)
 	url := with(t, plain, "create", "true")
 	want := open(t, url).Caps().Name
-	db, err := sql.Open("pgx", plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open("pgx", plain))(t)
 	defer db.Close()
-	pool, err := pgxpool.New(t.Context(), plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.New(t.Context(), plain))(t)
 	defer pool.Close()
-	one, err := New(t.Context(), db, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := NewPool(t.Context(), pool, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := must.Get(New(t.Context(), db, nil))(t)
+	other := must.Get(NewPool(t.Context(), pool, nil))(t)
 	for _, b := range []*Backend{one, other} {
 		if got := b.Caps().Name; got != want || !strings.HasPrefix(got, "postgres://"+pg.Addr()+"/") {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Close())
 	}
-	if err := errors.Join(db.Ping(), pool.Ping(t.Context())); err != nil {
-		t.Errorf("the user's own was closed: %v", err)
-	}
+	expect.OK(t, errors.Join(db.Ping(), pool.Ping(t.Context())), "the user's own was closed")
 }
 
 func TestNewRefusesNothing(t *testing.T) {
@@ -327,15 +282,10 @@ func everything(t *testing.T, b *Backend) {
 	mine.Meta = map[string]string{"host": `h'"\`}
 	g := take(t, b, mine)
 	mine.Floor = g.Last() + 1<<20
-	if err := errors.Join(b.Renew(t.Context(), []driver.Hold{mine.Hold})...); err != nil {
-		t.Errorf("renew: %v", err)
-	}
+	expect.OK(t, errors.Join(b.Renew(t.Context(), []driver.Hold{mine.Hold})...), "renew")
 	theirs.Queue = true
 	held(t, b, theirs)
-	w, err := b.Watch(t.Context(), theirs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), theirs))(t)
 	defer w.Close()
 	info, err := b.Inspect(t.Context(), mine.Name)
 	if err != nil || len(info.Holders) != 1 || info.Holders[0].Meta["host"] != mine.Meta["host"] || len(info.Waiters) != 1 {
@@ -375,10 +325,7 @@ func TestAnotherDriver(t *testing.T) {
 	url := pg.Database(t)
 	db := sql.OpenDB(plainConnector{stdlib.GetConnector(*mustConfig(t, url))})
 	defer db.Close()
-	b, err := New(t.Context(), db, &Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), db, &Options{Create: true}))(t)
 	defer b.Close()
 	everything(t, b)
 	if n := sessions(t, pg, url, listening); n != "0" {
@@ -391,26 +338,17 @@ func TestFreeConnections(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"max_connections=30"}})
 	database := pg.Database(t)
-	user := pg.User(t, database, "pw", "CREATE, USAGE ON SCHEMA public")
+	user := pg.User(t, database, "s3cret", "CREATE, USAGE ON SCHEMA public")
 	b := open(t, with(t, user, "create", "true"))
 	for _, want := range []int{25, 24} { // not counting the administrator's and the backend's own
-		admin, err := pg.DB(t, pg.URL()).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		admin := must.Get(pg.DB(t, pg.URL()).Conn(t.Context()))(t)
 		defer admin.Close()
 		wantFree(t, b, want)
 	}
-	u, err := url.Parse(user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(user))(t)
 	pg.Exec(t, fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT 7", u.User.Username()))
 	wantFree(t, b, 6)
-	u, err = url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u = must.Get(url.Parse(database))(t)
 	pg.Exec(t, fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT 4", u.Path[1:]))
 	wantFree(t, b, 3)
 }
@@ -418,10 +356,7 @@ func TestFreeConnections(t *testing.T) {
 func wantFree(t *testing.T, b *Backend, want int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d connections are free", want), func() bool {
-		free, err := b.FreeConnections(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		free := must.Get(b.FreeConnections(t.Context()))(t)
 		return free == want
 	})
 }

@@ -20,7 +20,9 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -33,9 +35,7 @@ var (
 // held checks that an attempt is refused.
 func held(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()
-	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
-		t.Fatalf("%s: %v, want ErrHeld", r.Name, err)
-	}
+	must.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrHeld, r.Name)
 }
 
 // ready waits until a watch signals.
@@ -84,7 +84,7 @@ func TestLoginsThatAreRefusedInUse(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
 	open(t, database)
-	url := pg.User(t, database, "secret", "SELECT, INSERT, UPDATE ON distlock_locks")
+	url := pg.User(t, database, "s3cret", "SELECT, INSERT, UPDATE ON distlock_locks")
 	b, r := open(t, url), request("lock")
 	take(t, b, r)
 	user := mustConfig(t, url).User
@@ -97,7 +97,7 @@ func TestLoginsThatAreRefusedInUse(t *testing.T) {
 		}
 		return strings.Contains(err.Error(), causes[badPassword])
 	})
-	pg.Exec(t, "ALTER ROLE "+user+" PASSWORD 'secret'")
+	pg.Exec(t, "ALTER ROLE "+user+" PASSWORD 's3cret'")
 	release(t, b, r)
 	pooler := errors.New("FATAL: password authentication failed (SQLSTATE 08P01)")
 	if !driver.Final(explainOpen(pooler)) || driver.Final(explain(pooler)) {
@@ -119,9 +119,7 @@ func TestLocksOutliveACrashOfTheServer(t *testing.T) {
 	pg.Kill()
 	pg.Start()
 	held(t, b, theirs)
-	if err := errors.Join(a.Renew(t.Context(), []driver.Hold{mine.Hold})...); err != nil {
-		t.Errorf("first call after the crash: %v", err)
-	}
+	expect.OK(t, errors.Join(a.Renew(t.Context(), []driver.Hold{mine.Hold})...), "first call after the crash")
 	crowd(t, a)
 	release(t, a, mine)
 	ready(t, w)
@@ -162,10 +160,7 @@ func TestWaitersShareAConnection(t *testing.T) {
 			if i >= 50 {
 				name = fmt.Sprint("other", i) // free: its watch fires at once
 			}
-			w, err := b.Watch(t.Context(), request(name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := must.Get(b.Watch(t.Context(), request(name)))(t)
 			watches = append(watches, w)
 		}
 	}
@@ -203,10 +198,7 @@ func TestStatementsOfEachCall(t *testing.T) {
 	config.Tracer = c
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	b, err := New(t.Context(), db, &Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), db, &Options{Create: true}))(t)
 	defer b.Close()
 	mine, theirs := request("lock"), request("lock")
 	var holds []driver.Hold
@@ -225,14 +217,10 @@ func TestStatementsOfEachCall(t *testing.T) {
 		{"an unlock", 1, func() { release(t, b, mine) }},
 		{"a lock", 1, func() { take(t, b, mine) }},
 		{"a renewal of 100", 1, func() {
-			if err := errors.Join(b.Renew(t.Context(), holds)...); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(b.Renew(t.Context(), holds)...))
 		}},
 		{"a read", 1, func() {
-			if _, err := b.Inspect(t.Context(), "lock"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(b.Inspect(t.Context(), "lock"))(t)
 		}},
 	} {
 		if n := c.during(call.f); n != call.want {
@@ -246,24 +234,14 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
 	a, b := open(t, database), open(t, database)
-	conn, err := pgx.Connect(t.Context(), strings.Replace(database, "create=true&", "", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), strings.Replace(database, "create=true&", "", 1)))(t)
 	defer conn.Close(context.Background())
-	found, err := a.database.findTable(t.Context(), rowTable("distlock_locks"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Exec(t.Context(), "LISTEN "+found.channel()); err != nil {
-		t.Fatal(err)
-	}
+	found := must.Get(a.database.findTable(t.Context(), rowTable("distlock_locks")))(t)
+	must.Get(conn.Exec(t.Context(), "LISTEN "+found.channel()))(t)
 	mine := request("lock")
 	take(t, a, mine)
 	release(t, a, mine)
-	if _, err := conn.Exec(t.Context(), "NOTIFY "+found.channel()+", 'end'"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "NOTIFY "+found.channel()+", 'end'"))(t)
 	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload != "end" {
 		t.Errorf("%v, %v: a release without waiters was announced", n, err)
 	}
@@ -277,9 +255,7 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	take(t, a, mine)
 	first := request("lock")
 	first.Queue = true
-	if _, err := b.Acquire(t.Context(), first); !errors.Is(err, driver.ErrHeld) {
-		t.Error(err)
-	}
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), first)), driver.ErrHeld)
 	release(t, a, mine)
 	if n, err := conn.WaitForNotification(t.Context()); err != nil || !strings.HasSuffix(n.Payload, " "+first.Owner[len(first.Owner)-8:]) {
 		t.Errorf("%v, %v: want one that ends with the end of %s", n, err, first.Owner)
@@ -302,13 +278,8 @@ func TestTimeoutsOfTheSession(t *testing.T) {
 	w := watch(t, b, theirs)
 	eventually(t, "the sessions that do not listen are over", func() bool { return sessions(t, pg, plain, listening) == sessions(t, pg, plain, "%") })
 
-	tx, err := pg.DB(t, plain).Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec("SELECT 1 FROM distlock_locks FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(pg.DB(t, plain).Begin())(t)
+	must.Get(tx.Exec("SELECT 1 FROM distlock_locks FOR UPDATE"))(t)
 	if err := a.Release(t.Context(), mine.Hold); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) || sqlState(err) != "55P03" {
 		t.Errorf("a row that another transaction keeps locked: %v", err)
 	}
@@ -378,17 +349,11 @@ func TestAPoolOfOne(t *testing.T) {
 	t.Parallel()
 	db := testserver.SharedPostgres(t).DB(t, testserver.SharedPostgres(t).Database(t))
 	db.SetMaxOpenConns(1)
-	b, err := New(t.Context(), db, &Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), db, &Options{Create: true}))(t)
 	defer b.Close()
 	mine, theirs := request("lock"), request("lock")
 	take(t, b, mine)
-	w, err := b.Watch(t.Context(), theirs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), theirs))(t)
 	defer w.Close()
 	release(t, b, mine)
 	ready(t, w)
@@ -402,9 +367,7 @@ func TestATableThatIsGone(t *testing.T) {
 	plain := pg.Database(t)
 	b := open(t, with(t, plain, "create", "true"))
 	take(t, b, request("lock"))
-	if _, err := pg.DB(t, plain).Exec("DROP TABLE distlock_locks"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pg.DB(t, plain).Exec("DROP TABLE distlock_locks"))(t)
 	_, err := b.Acquire(t.Context(), request("lock"))
 	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "the table is gone") {
 		t.Errorf("%v, want an unknown outcome", err)
@@ -438,15 +401,10 @@ func TestLongReleasesWhileNobodyCanBeNotified(t *testing.T) {
 // fillQueue makes notifications fail for the duration of the test.
 func fillQueue(t *testing.T, url string) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { conn.Close(context.Background()) })
 	for _, query := range []string{"LISTEN nothing", "BEGIN; SELECT 1"} {
-		if _, err := conn.Exec(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(conn.Exec(t.Context(), query))(t)
 	}
 	db := testserver.SharedPostgres(t).DB(t, url)
 	for range 1000 {
@@ -469,9 +427,7 @@ func TestAnswersOfAReplicaAreNoFacts(t *testing.T) {
 	mine := request("lock")
 	mine.Mode = driver.Write
 	take(t, b, mine)
-	if _, err := pg.DB(t, plain).Exec("CREATE SCHEMA fake; CREATE FUNCTION fake.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pg.DB(t, plain).Exec("CREATE SCHEMA fake; CREATE FUNCTION fake.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'"))(t)
 	stranger := request("lock")
 	stranger.Mode = driver.Write
 	for what, err := range map[string]error{
@@ -495,22 +451,14 @@ func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
 	b := open(t, database)
-	w, err := b.Watch(t.Context(), request("lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), request("lock")))(t)
 	eventually(t, "b listens", func() bool { return sessions(t, pg, database, listening) == "1" })
-	found, err := b.database.findTable(t.Context(), rowTable("distlock_locks"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must.Get(b.database.findTable(t.Context(), rowTable("distlock_locks")))(t)
 	w.Close()
 	db := pg.DB(t, strings.Replace(database, "create=true&", "", 1))
 	eventually(t, "b listens no more", func() bool {
 		time.Sleep(50 * time.Millisecond)
-		if _, err := db.Exec("NOTIFY " + found.channel()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(db.Exec("NOTIFY " + found.channel()))(t)
 		return sessions(t, pg, database, "%LISTEN%") == "0" && sessions(t, pg, database, "%anybody%") == "0"
 	})
 }
@@ -600,9 +548,7 @@ func TestAttemptThatIsOvertaken(t *testing.T) {
 	})
 	var later, until int64
 	err := tx.QueryRow("UPDATE distlock_locks SET until = until + 3600000000 WHERE name = $1 RETURNING until", mine.Name).Scan(&later)
-	if err := errors.Join(err, tx.Commit(), <-done); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(err, tx.Commit(), <-done))
 	err = b.database.queryRow(t.Context(), "SELECT until FROM distlock_locks WHERE name = '"+mine.Name+"'").Scan(&until)
 	if err != nil || until < later {
 		t.Errorf("the hold ends %d µs too early, %v", later-until, err)

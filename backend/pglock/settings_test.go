@@ -8,6 +8,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -32,20 +33,16 @@ func TestLaterSettingsOfTheUser(t *testing.T) {
 				plain := pg.Database(t)
 				admin := with(t, plain, append([]string{"create", "true"}, params...)...)
 				table := open(t, admin).database.opts.Table
-				user := pg.User(t, admin, "secret", "SELECT, INSERT, UPDATE ON "+table)
+				user := pg.User(t, admin, "s3cret", "SELECT, INSERT, UPDATE ON "+table)
 				b := open(t, user)
 				db, name := pg.DB(t, plain), mustConfig(t, plainOf(t, user)).User
 				for setting, value := range hostile {
 					if setting == "transaction_timeout" && version == "15" || kind == "transaction" && (setting == "statement_timeout" || setting == "lock_timeout") {
 						continue // of the caller's work, at level Transaction
 					}
-					if _, err := db.Exec(fmt.Sprintf("ALTER ROLE %s SET %s = %s", name, setting, value)); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(db.Exec(fmt.Sprintf("ALTER ROLE %s SET %s = %s", name, setting, value)))(t)
 				}
-				if _, err := db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + name + "'"); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + name + "'"))(t)
 				r := request("Zoë's lock 漢字")
 				r.Meta = map[string]string{"host": "Zoë 漢字"}
 				eventually(t, "the lock is taken", func() bool {
@@ -110,9 +107,7 @@ func TestStatementsEndInTime(t *testing.T) {
 	t.Parallel()
 	b := open(t, with(t, testserver.SharedPostgres(t).Database(t), "create", "true"))
 	var ms int64
-	if err := b.database.db.QueryRow("SELECT setting FROM pg_settings WHERE name = 'lock_timeout'").Scan(&ms); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.database.db.QueryRow("SELECT setting FROM pg_settings WHERE name = 'lock_timeout'").Scan(&ms))
 	if wait := time.Duration(ms) * time.Millisecond; wait <= 0 || 2*wait >= sqlrow.LateTime {
 		t.Errorf("lock_timeout is %v; want less than a half of %v", wait, sqlrow.LateTime)
 	}

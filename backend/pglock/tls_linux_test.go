@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -63,9 +64,7 @@ func TestClientCertificatesAreReadAgain(t *testing.T) {
 	if driver.Final(err) || errors.Is(err, driver.ErrLost) {
 		t.Errorf("%v, want an unknown outcome", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "key.pem"), []byte("half a ke"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "key.pem"), []byte("half a ke"), 0o600))
 	eventually(t, "a file can't be used", func() bool {
 		err = b.Renew(t.Context(), []driver.Hold{r.Hold})[0]
 		return err != nil && strings.Contains(err.Error(), "can't be used")
@@ -82,12 +81,12 @@ func TestLongClientCertificateIsRenewed(t *testing.T) {
 	const life = 12 * time.Second
 	writeOwn(t, dir, life)
 	began := time.Now()
-	c := newCrew(t, url)
-	time.Sleep(life / 2)
-	writeOwn(t, dir, time.Hour)
-	time.Sleep(time.Until(began.Add(life + time.Second)))
-	pg.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = '"+databaseOf(t, url)+"'")
-	c.goesOn(t, true)
+	outlive(t, url, true, func() {
+		time.Sleep(life / 2)
+		writeOwn(t, dir, time.Hour)
+		time.Sleep(time.Until(began.Add(life + time.Second)))
+		pg.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = '"+databaseOf(t, url)+"'")
+	})
 }
 
 // withClientCertificates starts a server that wants certificates. The URL's are in the folder.
@@ -99,9 +98,7 @@ func withClientCertificates(t *testing.T) (pg *testserver.PostgresServer, url, d
 		"sslcert", filepath.Join(dir, "cert.pem"), "sslkey", filepath.Join(dir, "key.pem"))
 	writeOwn(t, dir, time.Hour)
 	hba := "hostnossl all all 127.0.0.1/32 md5\nhostssl all all 127.0.0.1/32 md5 clientcert=verify-ca\n"
-	if err := os.WriteFile(pg.Ask(t, "SHOW hba_file"), []byte(hba), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(pg.Ask(t, "SHOW hba_file"), []byte(hba), 0o600))
 	pg.Exec(t, "SELECT pg_reload_conf()")
 	eventually(t, "the server wants certificates", func() bool {
 		without, err := Open(t.Context(), with(t, url, "sslcert", "", "sslkey", ""))
@@ -118,10 +115,7 @@ func withClientCertificates(t *testing.T) (pg *testserver.PostgresServer, url, d
 // writeOwn writes a client's certificate that ends after life.
 func writeOwn(t *testing.T, dir string, life time.Duration) {
 	t.Helper()
-	own, err := testcert.Own()
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(testcert.Own())(t)
 	pair, err := own.Sign(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(life) })
 	if err == nil {
 		_, err = pair.Write(dir)
@@ -141,16 +135,11 @@ func wantEnded(t *testing.T, err error, dir string) {
 // useTLS gives a server a certificate, and returns the file of its root certificates.
 func useTLS(t *testing.T, pg *testserver.PostgresServer) (roots string) {
 	t.Helper()
-	own, err := testcert.Own()
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(testcert.Own())(t)
 	show(t, pg, own.Pair)
 	roots = own.Files(t).Cert
 	ca := filepath.Join(pg.Dir(), "ca.pem")
-	if err := errors.Join(os.WriteFile(ca, own.Cert, 0o600), likeOwner(pg.Dir(), ca)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.WriteFile(ca, own.Cert, 0o600), likeOwner(pg.Dir(), ca)))
 	pg.Exec(t, fmt.Sprintf("ALTER SYSTEM SET ssl_cert_file = '%s/cert.pem'", pg.Dir()), fmt.Sprintf("ALTER SYSTEM SET ssl_key_file = '%s/key.pem'", pg.Dir()),
 		fmt.Sprintf("ALTER SYSTEM SET ssl_ca_file = '%s'", ca), "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
 	return roots
@@ -160,18 +149,14 @@ func useTLS(t *testing.T, pg *testserver.PostgresServer) (roots string) {
 func show(t *testing.T, pg *testserver.PostgresServer, p testcert.Pair) {
 	t.Helper()
 	f, err := p.Write(pg.Dir())
-	if err := errors.Join(err, likeOwner(pg.Dir(), f.Cert), likeOwner(pg.Dir(), f.Key)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(err, likeOwner(pg.Dir(), f.Cert), likeOwner(pg.Dir(), f.Key)))
 }
 
 // tryCertificates makes the server want a certificate of its users, beside the password.
 func tryCertificates(t *testing.T, pg *testserver.PostgresServer, url string) {
 	t.Helper()
 	hba := "hostnossl all all 127.0.0.1/32 md5\nhostssl all all 127.0.0.1/32 md5 clientcert=verify-ca\n"
-	if err := os.WriteFile(pg.Ask(t, "SHOW hba_file"), []byte(hba), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(pg.Ask(t, "SHOW hba_file"), []byte(hba), 0o600))
 	testcert.Try(t, testcert.Server{
 		CA: "sslrootcert", Cert: "sslcert", Key: "sslkey", ServerName: "-",
 		Show: func(t *testing.T, shown testcert.Pair, _ bool) string {
