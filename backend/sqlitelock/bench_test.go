@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 var durabilities = []Durability{Normal, Full}
@@ -37,12 +38,8 @@ func BenchmarkParallel(b *testing.B) {
 				name := fmt.Sprint("order:", names.Add(1))
 				for pb.Next() {
 					r := request(name, driver.Exclusive, long)
-					if _, err := db.Acquire(b.Context(), r); err != nil {
-						b.Error(err)
-					}
-					if err := db.Release(b.Context(), r.Hold); err != nil {
-						b.Error(err)
-					}
+					expect.OK(b, expect.Err(db.Acquire(b.Context(), r)))
+					expect.OK(b, db.Release(b.Context(), r.Hold))
 				}
 			})
 		})
@@ -83,9 +80,7 @@ func benchTwo(b *testing.B, d Durability, shared bool) {
 		}()
 	}
 	for range dbs {
-		if err := <-done; err != nil {
-			b.Error(err)
-		}
+		expect.OK(b, <-done)
 	}
 	b.ReportMetric(float64(min(turns[0], turns[1]))/float64(b.N)*100, "%least")
 }

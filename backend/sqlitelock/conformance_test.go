@@ -2,11 +2,13 @@ package sqlitelock
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/oddnames"
 )
 
 func TestConformance(t *testing.T) {
@@ -14,4 +16,9 @@ func TestConformance(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
 		return OpenFile(ctx, path, &Options{BusyTimeout: time.Minute})
 	}})
+}
+
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	oddnames.Try(t, connect(t, filepath.Join(t.TempDir(), "locks.db")), nil)
 }

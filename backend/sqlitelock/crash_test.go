@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // TestProcesses has several processes increment one number under a lock.
@@ -17,9 +19,7 @@ func TestProcesses(t *testing.T) {
 	const processes, turns = 4, 200
 	path := lockFile(t)
 	counter := filepath.Join(t.TempDir(), "counter")
-	if err := os.WriteFile(counter, []byte("0 0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(counter, []byte("0 0"), 0o600))
 	var all []*child
 	for range processes {
 		all = append(all, spawn(t, "count", path, counter, strconv.Itoa(turns)))
@@ -27,10 +27,7 @@ func TestProcesses(t *testing.T) {
 	for _, c := range all {
 		c.finish(t)
 	}
-	text, err := os.ReadFile(counter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(counter))(t)
 	if got, want := string(text), strconv.Itoa(processes*turns)+" "; len(got) < len(want) || got[:len(want)] != want {
 		t.Errorf("counted to %q; want %s", got, want)
 	}
@@ -40,19 +37,13 @@ func TestKilledHolder(t *testing.T) {
 	path := lockFile(t)
 	b := connect(t, path)
 	c := spawn(t, "hold", path, "x", "2s")
-	first, err := strconv.ParseUint(c.line(t), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(strconv.ParseUint(c.line(t), 10, 64))(t)
 	held := refused(t, b, request("x", driver.Exclusive, long))
 	c.kill(t)
 	if held.Retry <= 0 || held.Retry > 2*time.Second {
 		t.Fatalf("Retry %v; want the rest of 2s", held.Retry)
 	}
-	g, err := poll(t.Context(), b, request("x", driver.Exclusive, long))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(poll(t.Context(), b, request("x", driver.Exclusive, long)))(t)
 	if g.Fence <= first {
 		t.Errorf("fence %d after %d", g.Fence, first)
 	}
@@ -76,9 +67,7 @@ func TestKilledInTransaction(t *testing.T) {
 	default:
 	}
 	c.kill(t)
-	if err := <-got; err != nil {
-		t.Fatalf("the dead process's transaction still blocks: %v", err)
-	}
+	must.OK(t, <-got, "the dead process's transaction still blocks")
 	var check string
 	if err := b.db.QueryRow("PRAGMA integrity_check").Scan(&check); err != nil || check != "ok" {
 		t.Errorf("integrity: %s, %v", check, err)
@@ -88,24 +77,16 @@ func TestKilledInTransaction(t *testing.T) {
 // openAt opens path with its own clock, as after a reboot.
 func openAt(t *testing.T, path, boot string, now int64) *Backend {
 	t.Helper()
-	b, err := tryOpenAt(t, path, boot, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(tryOpenAt(t, path, boot, now))(t)
 	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Close())
 	})
 	return b
 }
 
 func tryOpenAt(t *testing.T, path, boot string, now int64) (*Backend, error) {
 	t.Helper()
-	o, err := (*Options)(nil).withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get((*Options)(nil).withDefaults())(t)
 	return open(t.Context(), path, o, clock{boot: boot, stops: true, now: func() int64 { return now }})
 }
 
@@ -131,9 +112,7 @@ func takeAt(t *testing.T, path, boot string, now int64, r driver.Request) driver
 	t.Helper()
 	b := openAt(t, path, boot, now)
 	g := take(t, b, r)
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Close())
 	return g
 }
 
@@ -148,14 +127,10 @@ func TestOtherBootID(t *testing.T) {
 	refused(t, container, request("x", driver.Exclusive, long))
 	mine := request("y", driver.Exclusive, long)
 	take(t, container, mine)
-	if err := host.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Errorf("the host's hold: %v", err)
-	}
+	expect.OK(t, host.Renew(t.Context(), []driver.Hold{r.Hold})[0], "the host's hold")
 	refused(t, host, request("y", driver.Exclusive, long))
 	for _, b := range []*Backend{host, container} {
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Close())
 	}
 	// A detached hold outlives all processes.
 	again := openAt(t, path, "container, started again", int64(time.Hour)+2)
@@ -184,13 +159,9 @@ func TestRenewalsRecordTheClock(t *testing.T) {
 	take(t, b, r)
 	for now < int64(time.Hour) {
 		now += int64(30 * time.Second)
-		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
 	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Close())
 	after := openAt(t, path, "second boot", int64(time.Hour-time.Minute))
 	take(t, after, request("x", driver.Exclusive, long))
 }
@@ -207,9 +178,7 @@ func TestOtherClock(t *testing.T) {
 		wantIs(t, err, errOtherClock)
 		wantIs(t, err, driver.ErrInvalid)
 	}
-	if err := here.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, here.Renew(t.Context(), []driver.Hold{r.Hold})[0])
 }
 
 // TestFileOfOlderVersion adds the column seen.
@@ -218,16 +187,9 @@ func TestFileOfOlderVersion(t *testing.T) {
 		path := lockFile(t)
 		r := request("x", driver.Exclusive, long)
 		takeAt(t, path, "first boot", int64(time.Hour), r)
-		db, err := sql.Open("sqlite", "file:"+path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.Exec("ALTER TABLE meta DROP COLUMN seen"); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(sql.Open("sqlite", "file:"+path))(t)
+		must.Get(db.Exec("ALTER TABLE meta DROP COLUMN seen"))(t)
+		must.OK(t, db.Close())
 		after := openAt(t, path, boot, int64(time.Hour+time.Second))
 		if _, err := after.Acquire(t.Context(), request("x", driver.Exclusive, long)); errors.Is(err, driver.ErrHeld) != held {
 			t.Errorf("%s: %v; want held=%t", boot, err, held)
@@ -241,17 +203,11 @@ func TestTwoHosts(t *testing.T) {
 	here := openAt(t, path, "here", int64(time.Hour))
 	r := request("x", driver.Exclusive, long)
 	take(t, here, r)
-	if _, err := here.db.Exec("DELETE FROM claims; UPDATE meta SET boot = 'there', seen = 1"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(here.db.Exec("DELETE FROM claims; UPDATE meta SET boot = 'there', seen = 1"))(t)
 	if _, err := here.Acquire(t.Context(), request("y", driver.Exclusive, long)); !errors.Is(err, errAnotherBoot) || !unknown(err) {
 		t.Errorf("acquire: %v; want %v", err, errAnotherBoot)
 	}
-	if _, err := here.Inspect(t.Context(), "x"); !errors.Is(err, errAnotherBoot) {
-		t.Errorf("inspect: %v; want %v", err, errAnotherBoot)
-	}
-	if err := here.List(t.Context(), "", nil); !errors.Is(err, errAnotherBoot) {
-		t.Errorf("list: %v; want %v", err, errAnotherBoot)
-	}
+	expect.Be(t, expect.Err(here.Inspect(t.Context(), "x")), errAnotherBoot, "inspect")
+	expect.Be(t, here.List(t.Context(), "", nil), errAnotherBoot, "list")
 	wantIs(t, here.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrLost)
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func needGuards(t *testing.T) {
@@ -31,9 +33,7 @@ func TestSideFilesRemoved(t *testing.T) {
 			r := request("x", driver.Exclusive, long)
 			take(t, a, r)
 			for _, s := range strings.Fields(sides) {
-				if err := os.Remove(path + s); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.Remove(path+s))
 			}
 			for _, err := range allCalls(t, a, r.Hold) {
 				if !unknown(err) || !errors.Is(err, driver.ErrUnsent) || !strings.Contains(err.Error(), path+strings.Fields(sides)[0]) {
@@ -46,9 +46,7 @@ func TestSideFilesRemoved(t *testing.T) {
 			if _, err := OpenFile(t.Context(), path, nil); guards && !errors.Is(err, errOtherFiles) {
 				t.Errorf("another backend of this process: %v", err)
 			}
-			if err := a.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, a.Close())
 			take(t, connect(t, path), request("y", driver.Exclusive, long))
 		})
 	}
@@ -70,18 +68,10 @@ func TestFileRenamed(t *testing.T) {
 	r := request("x", driver.Exclusive, long)
 	take(t, a, r)
 	other := path + ".old"
-	if err := os.Rename(path, other); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := OpenFile(t.Context(), other, nil); !errors.Is(err, errOtherFiles) {
-		t.Errorf("opened by its new name: %v", err)
-	}
-	if err := os.Rename(other, path); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Errorf("after it is back: %v", err)
-	}
+	must.OK(t, os.Rename(path, other))
+	expect.Be(t, expect.Err(OpenFile(t.Context(), other, nil)), errOtherFiles, "opened by its new name")
+	must.OK(t, os.Rename(other, path))
+	expect.OK(t, a.Renew(t.Context(), []driver.Hold{r.Hold})[0], "after it is back")
 }
 
 func TestHardLink(t *testing.T) {
@@ -101,9 +91,7 @@ func TestHardLink(t *testing.T) {
 		}
 	}
 	// A backup that makes links harms no hold.
-	if err := a.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, a.Renew(t.Context(), []driver.Hold{r.Hold})[0])
 }
 
 // A symbolic link leads to the file that it names, also before that exists.
@@ -128,10 +116,7 @@ func TestOpenThroughDanglingSymlink(t *testing.T) {
 func TestRelativePathStays(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
-	b, err := Open(t.Context(), "sqlite:locks.db")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), "sqlite:locks.db"))(t)
 	defer b.Close()
 	t.Chdir(t.TempDir())
 	r := request("x", driver.Exclusive, long)
@@ -140,9 +125,7 @@ func TestRelativePathStays(t *testing.T) {
 	if real, err := filepath.EvalSymlinks(path); err != nil || b.Caps().Name != "sqlite:"+real {
 		t.Errorf("named %s; want the absolute path (%v)", b.Caps().Name, err)
 	}
-	if err := os.Rename(path, path+"x"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(path, path+"x"))
 	if err := b.Release(t.Context(), r.Hold); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("%v; want the absolute path in it", err)
 	}
@@ -153,27 +136,19 @@ func TestClosedBackendKeepsLocksOfAnother(t *testing.T) {
 	path := lockFile(t)
 	a := connect(t, path)
 	take(t, a, request("x", driver.Exclusive, long))
-	if err := connect(t, path).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, connect(t, path).Close())
 	// If the lock of a's connection were gone, this process would be the last one, and would remove -wal.
 	spawn(t, "open", path).finish(t)
-	if _, err := a.Acquire(t.Context(), request("x", driver.Exclusive, long)); !errors.Is(err, driver.ErrHeld) {
-		t.Error(err)
-	}
+	expect.Be(t, expect.Err(a.Acquire(t.Context(), request("x", driver.Exclusive, long))), driver.ErrHeld)
 }
 
 // A directory that can't be reached for a while ends nothing.
 func TestRefused(t *testing.T) {
 	drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
 		dir := filepath.Join(t.TempDir(), "locks")
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(dir, 0o755))
 		move := func(from, to string) {
-			if err := os.Rename(from, to); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, os.Rename(from, to))
 		}
 		return drivertest.Harness{
 			Open: func(ctx context.Context) (driver.Backend, error) {

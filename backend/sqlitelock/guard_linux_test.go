@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // guards says that processes find those that use other files.
@@ -101,9 +102,7 @@ func TestMountedByItself(t *testing.T) {
 	path := lockFile(t)
 	take(t, connect(t, path), request("x", driver.Exclusive, long))
 	other := filepath.Join(t.TempDir(), "locks.db")
-	if err := os.WriteFile(other, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(other, nil, 0o600))
 	out, err := inNamespace(t, "mounted", path, other)
 	if err != nil || !strings.HasPrefix(out, "true ") || !strings.Contains(out, "mounted by itself") {
 		t.Errorf("%s (%v); want ErrInvalid", out, err)
@@ -140,9 +139,7 @@ func TestOpenBesideAProcessThatCloses(t *testing.T) {
 
 func (c *child) signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
-	if err := c.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.cmd.Process.Signal(s))
 }
 
 func TestFullDisk(t *testing.T) {

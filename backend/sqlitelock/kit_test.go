@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var refused = locktest.Held
@@ -36,14 +38,9 @@ func connect(t testing.TB, path string) *Backend {
 
 func connectWith(t testing.TB, path string, opt *Options) *Backend {
 	t.Helper()
-	b, err := OpenFile(context.Background(), path, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(OpenFile(context.Background(), path, opt))(t)
 	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Close())
 	})
 	return b
 }
@@ -110,14 +107,9 @@ func spawn(t testing.TB, role string, args ...string) *child {
 	t.Helper()
 	cmd := exec.Command(selfPath(t), args...)
 	cmd.Env = append(os.Environ(), childEnv+"="+role)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -127,10 +119,7 @@ func spawn(t testing.TB, role string, args ...string) *child {
 
 func selfPath(t testing.TB) string {
 	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.Get(os.Executable())(t)
 	return path
 }
 
@@ -147,9 +136,7 @@ func (c *child) line(t testing.TB) string {
 // kill ends the child with SIGKILL, and returns when it is gone.
 func (c *child) kill(t testing.TB) {
 	t.Helper()
-	if err := c.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.cmd.Process.Kill())
 	_ = c.cmd.Wait()
 }
 

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A child's release wakes the waiter for its lock, and no other.
@@ -34,20 +36,14 @@ func init() { roles["turn"] = turnRole }
 
 func watch(t *testing.T, b *Backend, name string) driver.Watch {
 	t.Helper()
-	w, err := b.Watch(t.Context(), request(name, driver.Exclusive, long))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), request(name, driver.Exclusive, long)))(t)
 	t.Cleanup(w.Close)
 	return w
 }
 
 func TestWatchEndsWithClose(t *testing.T) {
 	b := connect(t, lockFile(t))
-	w, err := b.Watch(t.Context(), request("x", driver.Exclusive, long))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), request("x", driver.Exclusive, long)))(t)
 	w.Close()
 	if len(b.notifier.watchers) != 0 {
 		t.Errorf("%d watchers after Close", len(b.notifier.watchers))
@@ -57,13 +53,9 @@ func TestWatchEndsWithClose(t *testing.T) {
 func TestRemoteDisk(t *testing.T) {
 	dir := t.TempDir()
 	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Statfs(dir, &s))
 	wantIs(t, checkDiskFor(dir, map[uint32]string{uint32(s.Type): "NFS"}), driver.ErrInvalid)
-	if err := checkDiskFor(dir, nil); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, checkDiskFor(dir, nil))
 	// The last two numbers come from the sources of the file systems, the others from the kernel.
 	for name, magic := range map[string]uint32{"FUSE": 0x65735546, "9p": 0x01021997, "GFS2": 0x01161970, "OCFS2": 0x7461636f, "Lustre": 0x0bd00bd0, "GPFS": 0x47504653} {
 		if remoteDisks[magic] == "" {
@@ -90,12 +82,8 @@ func TestNamespaceOffset(t *testing.T) {
 func TestNotifierFileIsLikeTheDatabase(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o022))
 	path := filepath.Join(t.TempDir(), "locks.db")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, 0o660); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, nil, 0o600))
+	must.OK(t, os.Chmod(path, 0o660))
 	connect(t, path)
 	fi, err := os.Stat(path + "-notify")
 	if err != nil || fi.Mode().Perm() != 0o660 {
@@ -108,19 +96,13 @@ func TestNotifierFileIsALink(t *testing.T) {
 	for what, link := range map[string]func(old, new string) error{"symbolic": os.Symlink, "hard": os.Link} {
 		dir := t.TempDir()
 		theirs := filepath.Join(dir, "theirs")
-		if err := os.WriteFile(theirs, []byte("data"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(theirs, []byte("data"), 0o600))
 		path := filepath.Join(dir, "locks.db")
-		if err := link(theirs, path+"-notify"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, link(theirs, path+"-notify"))
 		b := connect(t, path)
 		r := request("x", 1, long)
 		take(t, b, r)
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Release(t.Context(), r.Hold))
 		if text, err := os.ReadFile(theirs); string(text) != "data" {
 			t.Errorf("%s link: %d bytes, %v", what, len(text), err)
 		}
@@ -130,13 +112,9 @@ func TestNotifierFileIsALink(t *testing.T) {
 // Without the notifier's file waiters poll, and nothing fails.
 func TestNoNotifierFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks.db")
-	if err := os.Mkdir(path+"-notify", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(path+"-notify", 0o700))
 	b := connect(t, path)
 	r := request("x", 1, long)
 	take(t, b, r)
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, b.Release(t.Context(), r.Hold))
 }

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestOpenURL(t *testing.T) {
@@ -24,26 +27,17 @@ func TestOpenURL(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", u, err)
 			}
-			if _, err := os.Stat(path); err != nil {
-				t.Errorf("%s: %v", u, err)
-			}
-			if err := b.Close(); err != nil {
-				t.Errorf("%s: %v", u, err)
-			}
+			expect.OK(t, expect.Err(os.Stat(path)), u)
+			expect.OK(t, b.Close(), u)
 		}
 	}
 }
 
 func TestOpenRelative(t *testing.T) {
 	t.Chdir(t.TempDir())
-	b, err := Open(t.Context(), "sqlite:my%20locks.db")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), "sqlite:my%20locks.db"))(t)
 	defer b.Close()
-	if _, err := os.Stat("my locks.db"); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, expect.Err(os.Stat("my locks.db")))
 	same := connect(t, filepath.Join(".", "sub", "..", "my locks.db"))
 	if b.Caps().Name != same.Caps().Name {
 		t.Errorf("one file has two names, %s and %s", b.Caps().Name, same.Caps().Name)
@@ -53,9 +47,7 @@ func TestOpenRelative(t *testing.T) {
 func TestOpenThroughSymlink(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(dir, "link.db")
-	if err := os.Symlink(filepath.Join(dir, "real.db"), link); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(filepath.Join(dir, "real.db"), link))
 	a := connect(t, filepath.Join(dir, "real.db"))
 	take(t, a, request("x", driver.Exclusive, long))
 	refused(t, connect(t, link), request("x", driver.Exclusive, long))
@@ -64,9 +56,7 @@ func TestOpenThroughSymlink(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text.db")
-	if err := os.WriteFile(text, bytes.Repeat([]byte("no database. "), 1000), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(text, bytes.Repeat([]byte("no database. "), 1000), 0o600))
 	for u, words := range map[string]string{
 		"sqlite:":                                 "no path",
 		"sqlite::memory:":                         "not shared",
@@ -81,16 +71,7 @@ func TestOpenRefuses(t *testing.T) {
 		"sqlite:" + text:                          "not an SQLite database",
 		"redis://localhost":                       "sqlite:/path",
 	} {
-		b, err := Open(t.Context(), u)
-		if err == nil {
-			b.Close()
-			t.Errorf("%s: opened", u)
-			continue
-		}
-		wantIs(t, err, driver.ErrInvalid)
-		if !strings.Contains(err.Error(), words) {
-			t.Errorf("%s: %q doesn't say %q", u, err, words)
-		}
+		locktest.OpenFails(t, Open, u, true, words)
 	}
 }
 
@@ -105,16 +86,9 @@ func TestOptionsRefused(t *testing.T) {
 func foreign(t *testing.T, script string) string {
 	t.Helper()
 	path := lockFile(t)
-	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.Exec(script); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open("sqlite", path))(t)
+	must.Get(db.Exec(script))(t)
+	must.OK(t, db.Close())
 	return path
 }
 
@@ -127,11 +101,8 @@ func TestOpenLeavesForeignDatabases(t *testing.T) {
 		"CREATE TABLE locks (name TEXT); PRAGMA application_id=0x646c636b":                        "never existed",
 	} {
 		path := foreign(t, script)
-		before, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = OpenFile(t.Context(), path, nil)
+		before := must.Get(os.ReadFile(path))(t)
+		_, err := OpenFile(t.Context(), path, nil)
 		wantIs(t, err, driver.ErrInvalid)
 		if !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %q doesn't say %q", script, err, words)
@@ -144,23 +115,13 @@ func TestOpenLeavesForeignDatabases(t *testing.T) {
 
 func TestOpenDamaged(t *testing.T) {
 	path := lockFile(t)
-	if err := connect(t, path).Close(); err != nil {
-		t.Fatal(err)
-	}
-	fi, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, connect(t, path).Close())
+	fi := must.Get(os.Stat(path))(t)
+	f := must.Get(os.OpenFile(path, os.O_RDWR, 0))(t)
 	defer f.Close()
 	// The header stays intact.
-	if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, int(fi.Size())-100), 100); err != nil {
-		t.Fatal(err)
-	}
-	_, err = OpenFile(t.Context(), path, nil)
+	must.Get(f.WriteAt(bytes.Repeat([]byte{0xff}, int(fi.Size())-100), 100))(t)
+	_, err := OpenFile(t.Context(), path, nil)
 	wantIs(t, err, driver.ErrInvalid)
 }
 
@@ -177,9 +138,7 @@ func TestOpenAtOnce(t *testing.T) {
 		}()
 	}
 	for range cap(errs) {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, <-errs)
 	}
 }
 

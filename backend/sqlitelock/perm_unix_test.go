@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 const nobody = 65534
@@ -27,18 +29,12 @@ func init() {
 func TestNoPermission(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(d, 0o755))
 	}
 	closed := filepath.Join(dir, "closed")
 	path := filepath.Join(closed, "locks.db")
-	if err := os.Mkdir(closed, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := connect(t, path).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(closed, 0o755))
+	must.OK(t, connect(t, path).Close())
 	for _, c := range []struct {
 		what      string
 		dir, file os.FileMode
@@ -49,16 +45,10 @@ func TestNoPermission(t *testing.T) {
 		{"unreadable file", 0o555, 0o000, path},
 		{"unreadable directory", 0o000, 0o444, path},
 	} {
-		if err := os.Chmod(path, c.file); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(closed, c.dir); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(path, c.file))
+		must.OK(t, os.Chmod(closed, c.dir))
 		answer := spawn(t, "open-as-nobody", c.path).line(t)
-		if err := os.Chmod(closed, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(closed, 0o755))
 		var invalid bool
 		if _, err := fmt.Sscan(answer, &invalid); err != nil || !invalid || !strings.Contains(answer, "permission") {
 			t.Errorf("%s: %q; want ErrInvalid with the word permission", c.what, answer)

@@ -4,31 +4,25 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // writeLock blocks other writers until unlock is called.
 func writeLock(t *testing.T, path string) (unlock func()) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := db.Conn(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.ExecContext(context.Background(), "BEGIN IMMEDIATE"); err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open("sqlite", "file:"+path))(t)
+	conn := must.Get(db.Conn(context.Background()))(t)
+	must.Get(conn.ExecContext(context.Background(), "BEGIN IMMEDIATE"))(t)
 	return func() {
-		if err := errors.Join(conn.Close(), db.Close()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, errors.Join(conn.Close(), db.Close()))
 	}
 }
 
@@ -87,9 +81,7 @@ func TestCloseWhileAnotherWrites(t *testing.T) {
 		_, err := b.Acquire(context.Background(), request("x", driver.Exclusive, long))
 		got <- err
 	}()
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Close())
 	wantIs(t, <-got, driver.ErrClosed)
 }
 
@@ -98,16 +90,12 @@ func TestFileRemoved(t *testing.T) {
 	a := connect(t, path)
 	r := request("x", driver.Exclusive, long)
 	take(t, a, r)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(path))
 	if err := a.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !unknown(err) {
 		t.Errorf("renew in a removed file: %v; want unknown", err)
 	}
 	for _, side := range []string{"-wal", "-shm"} {
-		if err := os.Remove(path + side); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Remove(path+side))
 	}
 	take(t, connect(t, path), request("x", driver.Exclusive, long))
 	if _, err := a.Acquire(t.Context(), request("y", driver.Exclusive, long)); !unknown(err) {
@@ -125,9 +113,7 @@ func TestFull(t *testing.T) {
 	if !unknown(err) {
 		t.Fatalf("full: %v; want unknown", err)
 	}
-	if err := b.Renew(t.Context(), []driver.Hold{mine.Hold})[0]; err != nil {
-		t.Errorf("a hold is lost when the disk is full: %v", err)
-	}
+	expect.OK(t, b.Renew(t.Context(), []driver.Hold{mine.Hold})[0], "a hold is lost when the disk is full")
 	refused(t, b, request("mine", driver.Exclusive, long))
 	limitPages(t, b, "PRAGMA max_page_count=100000")
 	take(t, b, request("later", driver.Exclusive, long))
@@ -136,16 +122,14 @@ func TestFull(t *testing.T) {
 
 func limitPages(t *testing.T, b *Backend, pragma string) {
 	t.Helper()
-	if err := b.w.do(t.Context(), true, func(tx *tx) error {
+	must.OK(t, b.w.do(t.Context(), true, func(tx *tx) error {
 		s, err := prepare(t.Context(), tx.conn, pragma)
 		if err != nil {
 			return err
 		}
 		_, err = s.exec()
 		return errors.Join(err, s.stmt.Close())
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // fill takes locks until one fails.
@@ -183,9 +167,7 @@ func TestOneFailureInABatch(t *testing.T) {
 		}()
 	}
 	close(block)
-	if err := <-held; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-held)
 	var failures int
 	for range 3 {
 		if err := <-got; errors.Is(err, bad) {
@@ -209,9 +191,7 @@ func TestAbandonedJobInAFailedBatch(t *testing.T) {
 	}
 	first := newJob(t.Context(), func(*tx) error { cancel(); return bad })
 	second := newJob(ctx, func(*tx) error { t.Error("the abandoned job runs"); return nil })
-	if err := b.w.do(t.Context(), true, func(*tx) error { return b.w.attempt([]*job{first, second}) }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.w.do(t.Context(), true, func(*tx) error { return b.w.attempt([]*job{first, second}) }))
 	wantIs(t, <-first.done, bad)
 	wantIs(t, <-second.done, context.Canceled)
 }
@@ -221,11 +201,39 @@ func TestOpenAgainWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
 	connect(t, path)
 	defer writeLock(t, path)()
-	b, err := OpenFile(t.Context(), path, &Options{BusyTimeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
+	b := must.Get(OpenFile(t.Context(), path, &Options{BusyTimeout: 10 * time.Second}))(t)
+	expect.OK(t, b.Close())
+}
+
+// A renewal whose context ends is unknown for all its holds, also if the writer finds out more at that moment: the
+// transaction may still be rolled back.
+func TestAbandonedRenewals(t *testing.T) {
+	t.Parallel()
+	b := connect(t, lockFile(t))
+	var holds []driver.Hold
+	for i := range renewBatch {
+		h := driver.Hold{Name: fmt.Sprint("job ", i), Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Hour}
+		must.Get(b.Acquire(t.Context(), driver.Request{Hold: h, Fences: 1}))(t)
+		holds = append(holds, h)
 	}
-	if err := b.Close(); err != nil {
-		t.Error(err)
+	began := time.Now()
+	must.OK(t, errors.Join(b.Renew(t.Context(), holds)...))
+	took := time.Since(began)
+	abandoned := 0
+	for range 300 {
+		ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*took/2))
+		errs := b.Renew(ctx, holds)
+		cancel()
+		for i, err := range errs {
+			if (err == nil) != (errs[0] == nil) || err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("one transaction has outcomes %v and, for hold %d, %v", errs[0], i, err)
+			}
+		}
+		if errs[0] != nil {
+			abandoned++
+		}
+	}
+	if abandoned == 0 {
+		t.Error("no context ended in time")
 	}
 }

@@ -1,6 +1,7 @@
 package sqlitelock
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func queue(name string, mode driver.Mode, ttl time.Duration) driver.Request {
@@ -26,10 +29,7 @@ func TestQueue(t *testing.T) {
 	for _, r := range []driver.Request{r1, r2, w2, r3} {
 		refused(t, b, r)
 	}
-	info, err := b.Inspect(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(b.Inspect(t.Context(), "x"))(t)
 	order := []string{r1.Owner, r2.Owner, w2.Owner, r3.Owner}
 	if got := owners(info.Waiters); !slices.Equal(got, order) || info.WaiterCount != 4 {
 		t.Errorf("queue %v; want %v", got, order)
@@ -100,9 +100,7 @@ func TestList(t *testing.T) {
 		t.Errorf("listed %d names, %v; want %d", len(got), err, len(want))
 	}
 	var first []string
-	if err := b.List(t.Context(), "", func(name string) bool { first = append(first, name); return len(first) < 2 }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.List(t.Context(), "", func(name string) bool { first = append(first, name); return len(first) < 2 }))
 	if strings.Join(first, " ") != "a a:00000" {
 		t.Errorf("listed %q after yield said stop at the second", first)
 	}
@@ -130,4 +128,109 @@ func TestRenewMany(t *testing.T) {
 			t.Errorf("hold %d: %v", i, err)
 		}
 	}
+}
+
+// ahead returns a fence one hour ahead of the clock. For a later grant this looks as if the clock was
+// set back by an hour.
+func ahead() uint64 { return uint64(time.Now().Add(time.Hour).UnixMicro()) << claims.SpanBits }
+
+func TestFencesAfterClockWentBack(t *testing.T) {
+	b := connect(t, lockFile(t))
+	r := request("x", driver.Exclusive, long)
+	take(t, b, r)
+	r.Floor = ahead()
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+	for last := r.Floor; last < r.Floor+3*claims.Span; {
+		g := take(t, b, r)
+		if g.Fence <= last {
+			t.Fatalf("fence %d after %d", g.Fence, last)
+		}
+		last = g.Last()
+	}
+}
+
+func TestFencesAfterLostFile(t *testing.T) {
+	r := request("x", driver.Exclusive, long)
+	r.Fences = claims.Span
+	was := take(t, connect(t, lockFile(t)), r)
+	if now := take(t, connect(t, lockFile(t)), r); now.Fence <= was.Last() {
+		t.Errorf("fence %d after %d", now.Fence, was.Last())
+	}
+}
+
+func TestFenceSpans(t *testing.T) {
+	b := connect(t, lockFile(t))
+	for _, c := range []struct {
+		mode               driver.Mode
+		requested, granted uint64
+	}{
+		{driver.Exclusive, 128, 128}, {driver.Exclusive, 0, 1}, {driver.Exclusive, 5000, claims.Span},
+		{driver.Write, 128, 128}, {driver.Read, 128, 1}, {driver.Counted, 128, 1},
+	} {
+		r := request(fmt.Sprint(c), c.mode, long)
+		r.Fences = c.requested
+		if g := take(t, b, r); g.Fences != c.granted {
+			t.Errorf("%v requested %d: got %d; want %d", c.mode, c.requested, g.Fences, c.granted)
+		}
+	}
+}
+
+func TestFencesUsedUp(t *testing.T) {
+	b := connect(t, lockFile(t))
+	r := request("x", driver.Exclusive, long)
+	take(t, b, r)
+	r.Floor = 1<<63 - 1
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+	_, err := b.Acquire(t.Context(), r)
+	wantIs(t, err, driver.ErrInvalid)
+	r.Floor = 1 << 63
+	wantIs(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrInvalid)
+}
+
+func TestSweptNameKeepsItsFences(t *testing.T) {
+	b := connect(t, lockFile(t))
+	r := request("x", driver.Exclusive, long)
+	take(t, b, r)
+	r.Floor = ahead()
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+	sweep := func() {
+		t.Helper()
+		must.OK(t, b.w.do(t.Context(), false, func(t *tx) error {
+			return new(sweeper).step(t.statements, int64(r.Floor>>claims.SpanBits), t.clock.now())
+		}))
+	}
+	sweep()
+	refused(t, b, request("x", driver.Exclusive, long))
+	free(t, b, r)
+	sweep()
+	if n := rows(t, b); n != 0 {
+		t.Fatalf("%d rows after a sweep; want 0", n)
+	}
+	if g := take(t, b, request("x", driver.Exclusive, long)); g.Fence <= r.Floor {
+		t.Errorf("fence %d after %d", g.Fence, r.Floor)
+	}
+}
+
+func rows(t *testing.T, b *Backend) int {
+	t.Helper()
+	var n int
+	must.OK(t, b.db.QueryRow("SELECT count(*) FROM locks").Scan(&n))
+	return n
+}
+
+// TestSweepKeepsPace uses a new name for each lock.
+func TestSweepKeepsPace(t *testing.T) {
+	b := connect(t, lockFile(t))
+	held := request("held", driver.Exclusive, long)
+	take(t, b, held)
+	must.OK(t, b.w.do(t.Context(), true, func(*tx) error { b.w.sweep.idle = 0; return nil }))
+	for i := range 4 * sweepStep {
+		r := request(fmt.Sprint("order:", i), driver.Exclusive, long)
+		take(t, b, r)
+		free(t, b, r)
+	}
+	if n := rows(t, b); n > 2*sweepStep {
+		t.Errorf("%d rows for one name in use", n)
+	}
+	expect.OK(t, b.Renew(context.Background(), []driver.Hold{held.Hold})[0], "a held lock was swept")
 }
