@@ -13,6 +13,8 @@ import (
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/backend/shard"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -38,30 +40,19 @@ func TestShardOfAllKinds(t *testing.T) {
 	all := shardURL(redis, etcd, sqlite, quorum)
 	var clients []*distlock.Client
 	for range 2 {
-		c, err := distlock.Open(t.Context(), all, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.Open(t.Context(), all, nil))(t)
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	owner, err := shard.NewRouter("", "redis", "etcd", "sqlite", "quorum")
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := must.Get(shard.NewRouter("", "redis", "etcd", "sqlite", "quorum"))(t)
 	taken := map[string]int{}
 	for i := 0; len(taken) < 4 || i < 40; i++ {
 		name := fmt.Sprint(t.Name(), driver.NewOwner())
-		lease, err := clients[i%2].Mutex(name).Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(clients[i%2].Mutex(name).Lock(t.Context()))(t)
 		if _, err := clients[1-i%2].Mutex(name).TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
 			t.Errorf("%s is held, and taken at %s: %v", name, owner.Of(name), err)
 		}
-		if err := lease.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, lease.Unlock(t.Context()))
 		taken[owner.Of(name)]++
 	}
 	t.Log(taken)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // calls makes each call that can state a fact.
@@ -194,9 +196,7 @@ func TestNextServer(t *testing.T) {
 				noFact(t, "an answer of another backend", err)
 			}
 			for range 3 {
-				if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(b.Acquire(soon(t), requestFor("job")))(t)
 			}
 			if n, before := two.called("/v1/acquire"), one.called("/v1/acquire"); n != 3 || before > 2 {
 				t.Errorf("the second server got %d acquires of 3, the first %d", n, before)
@@ -238,9 +238,7 @@ func TestNothingIsSentTwice(t *testing.T) {
 				}
 			}
 			b.client.current.Store(0)
-			if err := b.List(soon(t), "", func(string) bool { return true }); err != nil {
-				t.Errorf("List: %v", err)
-			}
+			expect.OK(t, b.List(soon(t), "", func(string) bool { return true }), "List")
 		})
 	}
 }
@@ -321,9 +319,7 @@ func TestOtherBackend(t *testing.T) {
 		t.Errorf("%d acquires were sent to another backend", n)
 	}
 	f.set(func() { f.name = "store:1/a b" })
-	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-		t.Errorf("with the old backend: %v", err)
-	}
+	expect.OK(t, expect.Err(b.Acquire(soon(t), requestFor("job"))), "with the old backend")
 }
 
 // A server that was restarted and can do less is not used; one that can do more is.
@@ -338,9 +334,7 @@ func TestOtherCaps(t *testing.T) {
 		t.Errorf("MaxTTL is new: %v", err)
 	}
 	two.set(func() { two.caps.MaxTTL = 0 })
-	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-		t.Errorf("Floor is new: %v", err)
-	}
+	expect.OK(t, expect.Err(b.Acquire(soon(t), requestFor("job"))), "Floor is new")
 }
 
 // Each call ends with its context when a server is silent, and says which server that was.
@@ -406,9 +400,7 @@ func TestNames(t *testing.T) {
 	}
 	r := requestFor("job")
 	r.Meta = map[string]string{"note": strings.Repeat("x", httpwire.MaxMeta)}
-	if _, err := b.Acquire(soon(t), r); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("with too much meta: %v", err)
-	}
+	expect.Be(t, expect.Err(b.Acquire(soon(t), r)), driver.ErrInvalid, "with too much meta")
 	if n := f.called("/v1/acquire"); n != 0 {
 		t.Errorf("%d were sent", n)
 	}

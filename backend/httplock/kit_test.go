@@ -19,7 +19,9 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -46,10 +48,7 @@ var fullCaps = driver.Caps{Modes: driver.AllModes, Fence: true, Revocable: drive
 func newFake(t testing.TB) *fake {
 	t.Helper()
 	f := &fake{t: t, name: "store:1/a b", caps: fullCaps, do: map[string]http.HandlerFunc{}}
-	l, err := net.Listen("tcp", testserver.FreeAddr(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", testserver.FreeAddr(t)))(t)
 	f.Server = httptest.NewUnstartedServer(f)
 	f.Server.Listener.Close()
 	f.Server.Listener = l
@@ -121,9 +120,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(httpwire.Grant{Fence: 7, Fences: 1, TTL: 60_000})
 	case "/v1/renew":
 		var m httpwire.Renewal
-		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
-			f.t.Error(err)
-		}
+		expect.OK(f.t, json.NewDecoder(r.Body).Decode(&m))
 		for i := range m.Holds {
 			json.NewEncoder(w).Encode(httpwire.Renewed{Index: i, Outcome: httpwire.OK})
 		}
@@ -179,10 +176,7 @@ func openAll(t testing.TB, servers ...*fake) *Backend {
 	for _, f := range servers {
 		hosts = append(hosts, strings.TrimPrefix(f.URL, "http://"))
 	}
-	b, err := Open(t.Context(), "http://"+strings.Join(hosts, ",")+"/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), "http://"+strings.Join(hosts, ",")+"/"))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestURLs(t *testing.T) {
@@ -74,9 +76,7 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s: servers %s, want %s", raw, got, want)
 		}
 	}
-	if _, err := Open(t.Context(), "redis://h"); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("another scheme: %v", err)
-	}
+	expect.Be(t, expect.Err(Open(t.Context(), "redis://h")), driver.ErrInvalid, "another scheme")
 }
 
 // Open goes on to the next server, and says what was wrong with each if none answers.
@@ -95,10 +95,7 @@ func TestOpenTriesAll(t *testing.T) {
 		}
 		return "http://" + strings.Join(all, ",")
 	}
-	b, err := Open(t.Context(), hosts(gone, proxy, quiet, good)+"?timeout=8s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), hosts(gone, proxy, quiet, good)+"?timeout=8s"))(t)
 	defer b.Close()
 	want := fullCaps
 	want.Name, want.Detached = "store:1/a b", true
@@ -118,9 +115,7 @@ func TestOpenTriesAll(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Open(ended, hosts(quiet)); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a context that has ended: %v", err)
-	}
+	expect.Be(t, expect.Err(Open(ended, hosts(quiet))), context.Canceled, "with a context that has ended")
 }
 
 // A refused token is ErrInvalid. One from a file is read again when it was refused. None is shown.
@@ -147,21 +142,14 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	b, err := Open(t.Context(), "http://:one@"+host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), "http://:one@"+host))(t)
 	b.Close()
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("one\n")
-	if b, err = Open(t.Context(), "http://"+host+"?password_file="+file); err != nil {
-		t.Fatal(err)
-	}
+	b = must.Get(Open(t.Context(), "http://"+host+"?password_file="+file))(t)
 	defer b.Close()
 	valid = "two"
 	// No wait may end for good because the server knows the next token before the file has it.
@@ -173,9 +161,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("with a wrong file: %v", err)
 	}
 	write("two")
-	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-		t.Errorf("with the new token: %v", err)
-	}
+	expect.OK(t, expect.Err(b.Acquire(soon(t), requestFor("job"))), "with the new token")
 }
 
 // Two requests that were refused with the old token are both sent again with the new one, whichever rereads the file.
@@ -184,15 +170,10 @@ func TestTokenIsReplacedDuringTwoRequests(t *testing.T) {
 	f := newFake(t)
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("old")
-	b, err := Open(t.Context(), f.URL+"?password_file="+file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), f.URL+"?password_file="+file))(t)
 	defer b.Close()
 	var refused sync.WaitGroup // both, before one of them has its answer
 	refused.Add(2)
@@ -214,9 +195,7 @@ func TestTokenIsReplacedDuringTwoRequests(t *testing.T) {
 		go func() { errs <- b.Release(soon(t), requestFor("job").Hold) }()
 	}
 	for range 2 {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, <-errs)
 	}
 }
 
@@ -236,14 +215,9 @@ func TestUnixSocket(t *testing.T) {
 	go srv.Serve(l)
 	defer srv.Close()
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
-	b, err := Open(t.Context(), "http+unix://"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), "http+unix://"+path))(t)
 	defer b.Close()
-	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, expect.Err(b.Acquire(soon(t), requestFor("job"))))
 	srv.Close()
 	_, _ = b.Acquire(soon(t), requestFor("job")) // its connection may end just then, so that the outcome is unknown
 	if _, err := b.Acquire(soon(t), requestFor("job")); !errors.Is(err, driver.ErrUnsent) || !strings.Contains(err.Error(), "http+unix://"+path) {
@@ -256,9 +230,7 @@ func authorityOf(t *testing.T, srv *httptest.Server) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "ca.pem")
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}
-	if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
 	return file
 }
 
@@ -267,14 +239,9 @@ func TestTLS(t *testing.T) {
 	srv := httptest.NewTLSServer(newFake(t))
 	defer srv.Close()
 	ca := authorityOf(t, srv)
-	b, err := Open(t.Context(), srv.URL+"?ca="+ca)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), srv.URL+"?ca="+ca))(t)
 	defer b.Close()
-	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, expect.Err(b.Acquire(soon(t), requestFor("job"))))
 	for _, raw := range []string{srv.URL, strings.Replace(srv.URL, "https", "http", 1)} {
 		if _, err := Open(t.Context(), raw); err == nil || !strings.Contains(err.Error(), "certificate") && !strings.Contains(err.Error(), "400") {
 			t.Errorf("%s: %v", raw, err)
@@ -290,14 +257,8 @@ func TestMissingCertificateIsNamed(t *testing.T) {
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	defer srv.Close()
-	u, err := driver.ParseURL(srv.URL + "?ca=" + authorityOf(t, srv))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, err := readURL(u, OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(driver.ParseURL(srv.URL + "?ca=" + authorityOf(t, srv)))(t)
+	o := must.Get(readURL(u, OpenOptions{}))(t)
 	c := &client{servers: o.servers, certs: o.tls, token: o.token, transport: o.transport(t.Context()), quiet: quietTime}
 	dial, conns := c.transport.DialTLSContext, 0
 	c.transport.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -19,6 +19,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 )
 
@@ -67,10 +69,7 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("credentials that fail: %v", err)
 	}
 	set("one", "one", nil)
-	b, err := OpenWith(t.Context(), srv.URL, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(OpenWith(t.Context(), srv.URL, o))(t)
 	defer b.Close()
 	asked = 0
 	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil || asked != 0 {
@@ -88,9 +87,7 @@ func TestCredentials(t *testing.T) {
 	together.Store(&refused)
 	for range many {
 		callers.Go(func() {
-			if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-				t.Errorf("with the next token: %v", err)
-			}
+			expect.OK(t, expect.Err(b.Acquire(soon(t), requestFor("job"))), "with the next token")
 		})
 	}
 	callers.Wait()
@@ -115,10 +112,7 @@ func TestOpenBoundsCredentials(t *testing.T) {
 // A certificate that is renewed on the disk is used by the next connection; one that has ended is named.
 func TestCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
-	ca, err := testcert.NewAuthority()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := must.Get(testcert.NewAuthority())(t)
 	srv := httptest.NewUnstartedServer(newFake(t))
 	srv.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Roots()}
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -137,23 +131,18 @@ func TestCertificateIsRenewed(t *testing.T) {
 		return files
 	}
 	files := issue(time.Now().Add(time.Hour))
-	b, err := Open(t.Context(), srv.URL+"?ca="+authorityOf(t, srv)+"&cert="+files.Cert+"&key="+files.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), srv.URL+"?ca="+authorityOf(t, srv)+"&cert="+files.Cert+"&key="+files.Key))(t)
 	defer b.Close()
 	end := time.Now().Add(-time.Hour)
 	issue(end)
 	srv.CloseClientConnections()
 	b.Acquire(soon(t), requestFor("job")) // may have used the connection that was closed
-	_, err = b.Acquire(soon(t), requestFor("job"))
+	_, err := b.Acquire(soon(t), requestFor("job"))
 	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), files.Cert) || !strings.Contains(err.Error(), end.UTC().Format("2006-01-02")) {
 		t.Errorf("with a certificate that has ended: %v", err)
 	}
 	issue(time.Now().Add(time.Hour))
-	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
-		t.Errorf("with the next certificate: %v", err)
-	}
+	expect.OK(t, expect.Err(b.Acquire(soon(t), requestFor("job"))), "with the next certificate")
 }
 
 // A file without a token is wrong at Open.
@@ -161,9 +150,7 @@ func TestPasswordFile(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "two words"} {
 		file := filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 		if _, err := Open(t.Context(), "http://h/?password_file="+file); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "words") {
 			t.Errorf("%q: %v; want ErrInvalid", text, err)
 		}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // wantSignal fails the test unless a watch signals.
@@ -75,10 +77,7 @@ func TestSilentWatch(t *testing.T) {
 	f := newFake(t)
 	b := openAll(t, f)
 	b.client.quiet = time.Millisecond
-	w, err := b.Watch(soon(t), requestFor("job"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(soon(t), requestFor("job")))(t)
 	defer w.Close()
 	wantSignal(t, w, "the stream is silent")
 	wantSignal(t, w, "the next stream is silent")
@@ -90,9 +89,7 @@ func TestWatchIsNotArmed(t *testing.T) {
 	f := newFake(t)
 	b := openAll(t, f)
 	f.answer("/v1/watch", f.problem(httpwire.Unsupported))
-	if _, err := b.Watch(soon(t), requestFor("job")); !errors.Is(err, driver.ErrSkip) {
-		t.Errorf("without watches: %v", err)
-	}
+	expect.Be(t, expect.Err(b.Watch(soon(t), requestFor("job"))), driver.ErrSkip, "without watches")
 	f.answer("/v1/watch", func(w http.ResponseWriter, r *http.Request) {
 		f.mark(w)
 		f.events(w, r, httpwire.EventReady, nil)
@@ -120,9 +117,7 @@ func TestNews(t *testing.T) {
 	var lost, asked atomic.Int32
 	r := requestFor("job")
 	r.OnLost = func() { lost.Add(1) }
-	if _, err := b.Acquire(soon(t), r); err != nil {
-		t.Errorf("without OnRevoke: %v", err)
-	}
+	expect.OK(t, expect.Err(b.Acquire(soon(t), r)), "without OnRevoke")
 	r.OnRevoke = func() { asked.Add(1) }
 	if _, err := b.Acquire(soon(t), r); !errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
 		t.Errorf("without news: %v", err)
@@ -154,9 +149,7 @@ func TestNews(t *testing.T) {
 	}
 	other := requestFor("other")
 	other.OnLost = r.OnLost
-	if _, err := b.Acquire(soon(t), other); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Acquire(soon(t), other))(t)
 	about := func(e, owner string) string {
 		return "event: " + e + "\ndata: {\"name\":\"job\",\"owner\":\"" + owner + "\"}"
 	}

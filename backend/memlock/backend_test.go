@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func request(name string) driver.Request {
@@ -22,19 +24,13 @@ func request(name string) driver.Request {
 
 func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
 	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(b.Acquire(t.Context(), r))(t)
 	return g
 }
 
 func watchFor(t testing.TB, b *Backend, r driver.Request) driver.Watch {
 	t.Helper()
-	w, err := b.Watch(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), r))(t)
 	return w
 }
 
@@ -52,9 +48,7 @@ func TestExactTTL(t *testing.T) {
 		}
 		time.Sleep(held.Retry)
 		take(t, b, next)
-		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("release after the end: %v", err)
-		}
+		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "release after the end")
 	})
 }
 
@@ -160,9 +154,7 @@ func TestInvalid(t *testing.T) {
 	} {
 		r := request("lock")
 		c.change(&r)
-		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", what, err, c.want)
-		}
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), c.want, what)
 	}
 }
 
@@ -173,12 +165,8 @@ func TestEndlessRenewal(t *testing.T) {
 	take(t, b, r)
 	endless := r.Hold
 	endless.TTL = math.MaxInt64
-	if err := b.Renew(t.Context(), []driver.Hold{endless})[0]; !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("Renew: %v, want ErrInvalid", err)
-	}
-	if _, err := b.Acquire(t.Context(), request("lock")); !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("Acquire by another: %v, want ErrHeld", err)
-	}
+	expect.Be(t, b.Renew(t.Context(), []driver.Hold{endless})[0], driver.ErrInvalid, "Renew")
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), request("lock"))), driver.ErrHeld, "Acquire by another")
 }
 
 // Fences never leave the signed range.
@@ -187,20 +175,14 @@ func TestFenceBounds(t *testing.T) {
 	r := request("lock")
 	take(t, b, r)
 	r.Floor = maxFence + 1
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("a floor beyond the range: %v", err)
-	}
+	expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrInvalid, "a floor beyond the range")
 	r.Floor = maxFence - 1
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Errorf("the greatest floor: %v", err)
-	}
+	expect.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "the greatest floor")
 	r.Fences = 1 << 40
 	if g := take(t, b, r); g.Last() >= 1<<63 {
 		t.Errorf("fences %d to %d", g.Fence, g.Last())
 	}
-	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("when the fences are used up: %v", err)
-	}
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrInvalid, "when the fences are used up")
 }
 
 // Connections that come and go do not disturb others.
@@ -230,10 +212,7 @@ func TestConnectionsComeAndGo(t *testing.T) {
 
 func open(t *testing.T, url string) driver.Backend {
 	t.Helper()
-	b, err := driver.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(driver.Open(t.Context(), url))(t)
 	return b
 }
 

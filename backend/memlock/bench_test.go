@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func BenchmarkAcquireRelease(b *testing.B) {
@@ -34,12 +35,8 @@ func BenchmarkAcquireReleaseParallel(b *testing.B) {
 
 func cycle(b *testing.B, m *Backend, r driver.Request) {
 	ctx := context.Background()
-	if _, err := m.Acquire(ctx, r); err != nil {
-		b.Fatal(err)
-	}
-	if err := m.Release(ctx, r.Hold); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(m.Acquire(ctx, r))(b)
+	must.OK(b, m.Release(ctx, r.Hold))
 }
 
 func BenchmarkRefused(b *testing.B) {

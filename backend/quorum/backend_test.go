@@ -15,6 +15,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -65,9 +67,7 @@ func TestCaps(t *testing.T) {
 	}
 	r := request(driver.Exclusive)
 	r.Queue = true
-	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("a queue: %v", err)
-	}
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrUnsupported, "a queue")
 }
 
 // A hold without a majority is lost, and its remaining votes are released.
@@ -85,9 +85,7 @@ func TestLostIsAFact(t *testing.T) {
 		b.Inspect(t.Context(), r.Name) // shows that all are there again
 		synctest.Wait()
 		c.stores[2].Connect().Release(t.Context(), r.Hold)
-		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
-			t.Errorf("held by at most two of five: %v", err)
-		}
+		expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrLost, "held by at most two of five")
 		c.leavesNothing(t, r.Hold)
 	})
 }
@@ -108,9 +106,7 @@ func TestReleaseOfWhichTooFewKnow(t *testing.T) {
 			take(t, c.stores[i].Connect(), successor)
 		}
 		isUnknown(t, "one released, one had nothing, one is silent", b.Release(t.Context(), r.Hold))
-		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("released again: %v; want ErrLost", err)
-		}
+		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "released again")
 	})
 }
 
@@ -188,12 +184,9 @@ func TestOptionalCalls(t *testing.T) {
 	for range 3 {
 		bare = append(bare, struct{ driver.Backend }{memlock.New()})
 	}
-	b, err := quorum.New(bare, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(quorum.New(bare, nil))(t)
 	defer b.Close()
-	_, err = b.Watch(t.Context(), request(driver.Exclusive))
+	_, err := b.Watch(t.Context(), request(driver.Exclusive))
 	if !errors.Is(err, driver.ErrSkip) {
 		t.Errorf("watch: %v", err)
 	}
@@ -228,15 +221,10 @@ func TestMembersThatTakeAreNotWatched(t *testing.T) {
 	for range 3 {
 		members = append(members, takingMember{memlock.New()})
 	}
-	b, err := quorum.New(members, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(quorum.New(members, nil))(t)
 	defer b.Close()
 	r := request(driver.Exclusive)
-	if _, err := b.Watch(t.Context(), r); !errors.Is(err, driver.ErrSkip) {
-		t.Errorf("watch: %v", err)
-	}
+	expect.Be(t, expect.Err(b.Watch(t.Context(), r)), driver.ErrSkip, "watch")
 	for i, m := range members {
 		info, err := m.(driver.Inspector).Inspect(t.Context(), r.Name)
 		if err != nil || len(info.Holders) > 0 {
@@ -302,9 +290,7 @@ func TestSplitVoteWithTheDead(t *testing.T) {
 func (c *cluster) seize(t *testing.T, split string) {
 	for i, who := range split {
 		if who == '-' {
-			if _, err := c.stores[i].Connect().Acquire(t.Context(), request(driver.Exclusive)); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(c.stores[i].Connect().Acquire(t.Context(), request(driver.Exclusive)))(t)
 		}
 	}
 }
@@ -401,14 +387,11 @@ func TestUnsent(t *testing.T) {
 					m := &scripted{Backend: memlock.NewStore().Connect(), name: name, acquire: c.acquire[i], renew: c.renew[i]}
 					all, members = append(all, m), append(members, m)
 				}
-				b, err := quorum.New(members, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := must.Get(quorum.New(members, nil))(t)
 				defer b.Close()
 				r := request(driver.Exclusive)
 				r.Fences = 8
-				_, err = b.Acquire(t.Context(), r)
+				_, err := b.Acquire(t.Context(), r)
 				if err == nil || errors.Is(err, driver.ErrUnsent) != c.want {
 					t.Errorf("Acquire: %v; does it match ErrUnsent? want %v", err, c.want)
 				}

@@ -15,6 +15,8 @@ import (
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Each backend has connections of its own to five independent stores. A cut connection reaches none.
@@ -82,10 +84,7 @@ func TestRefused(t *testing.T) {
 
 func client(t testing.TB, b driver.Backend, opts *distlock.Options) *distlock.Client {
 	t.Helper()
-	c, err := distlock.New(b, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(b, opts))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -108,10 +107,7 @@ func TestHandOff(t *testing.T) {
 		cl := newCluster(t, 5)
 		b, w := cl.process()
 		c := client(t, b, nil)
-		first, err := c.Mutex("lock").Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := must.Get(c.Mutex("lock").Lock(t.Context()))(t)
 		var wg sync.WaitGroup
 		var last atomic.Uint64
 		for range 20 {
@@ -154,10 +150,7 @@ func TestLeaseEndsWithTheMajority(t *testing.T) {
 				cl := newCluster(t, 5)
 				b, w := cl.process()
 				c := client(t, b, &distlock.Options{TTL: 10 * time.Second})
-				lease, err := c.Mutex("lock").Lock(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				lease := must.Get(c.Mutex("lock").Lock(t.Context()))(t)
 				fault(w, 1, 4)
 				time.Sleep(time.Minute)
 				if lease.Err() != nil {
@@ -171,9 +164,7 @@ func TestLeaseEndsWithTheMajority(t *testing.T) {
 					t.Errorf("with two of five: %v after %v", err, took)
 				}
 				other, _ := cl.process()
-				if _, err := other.Acquire(t.Context(), requestFor("lock")); !errors.Is(err, driver.ErrHeld) {
-					t.Errorf("another at that moment: %v, want ErrHeld", err)
-				}
+				expect.Be(t, expect.Err(other.Acquire(t.Context(), requestFor("lock"))), driver.ErrHeld, "another at that moment")
 				began = time.Now()
 				c.Close()
 				within(t, "Close", began, 20*time.Second)

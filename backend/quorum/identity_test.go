@@ -13,6 +13,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // told is a member that says who it is.
@@ -87,10 +89,7 @@ func TestALateMemberIsCompared(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				all, backends, stores := tellers("1", "2", "")
-				b, err := quorum.New(backends, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := must.Get(quorum.New(backends, nil))(t)
 				defer b.Close()
 				votes := func(want int) {
 					t.Helper()
@@ -100,9 +99,7 @@ func TestALateMemberIsCompared(t *testing.T) {
 					if n := votesIn(stores, r.Hold); n != want {
 						t.Errorf("%d votes, want %d", n, want)
 					}
-					if err := b.Release(t.Context(), r.Hold); err != nil {
-						t.Error(err)
-					}
+					expect.OK(t, b.Release(t.Context(), r.Hold))
 					time.Sleep(time.Minute)
 					if n := votesIn(stores, r.Hold); n != 0 {
 						t.Errorf("%d votes are left", n)
@@ -158,10 +155,7 @@ func TestALateTwinOfAURL(t *testing.T) {
 			t.Errorf("%v; want ErrInvalid", err)
 		}
 		down = true
-		b, err := quorum.Open(t.Context(), address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(quorum.Open(t.Context(), address))(t)
 		defer b.Close()
 		down = false
 		time.Sleep(time.Second)
@@ -188,15 +182,10 @@ func TestSilentMemberKeepsNobodyOut(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			all, backends, _ := tellers("1", "", "")
 			backends[silent] = hanging{all[silent]}
-			b, err := quorum.New(backends, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(quorum.New(backends, nil))(t)
 			defer b.Close()
 			all[back].set("3", nil)
-			if _, err := b.Acquire(t.Context(), request(driver.Exclusive)); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, expect.Err(b.Acquire(t.Context(), request(driver.Exclusive))))
 		})
 	}
 }
@@ -207,10 +196,7 @@ func TestEmptyIdentities(t *testing.T) {
 	for _, m := range all[1:] {
 		m.set("", nil)
 	}
-	b, err := quorum.New(backends, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(quorum.New(backends, nil))(t)
 	defer b.Close()
 	take(t, b, request(driver.Exclusive))
 }

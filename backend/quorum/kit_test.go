@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var errReset = errors.New("connection reset")
@@ -283,10 +284,7 @@ func (c *cluster) process() (*quorum.Backend, *wire) {
 	for i, s := range c.stores {
 		members = append(members, w.to(i, s.Connect()))
 	}
-	b, err := quorum.New(members, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	b := must.Get(quorum.New(members, nil))(c.t)
 	c.t.Cleanup(func() { b.Close() })
 	return b, w
 }
@@ -295,10 +293,7 @@ func (c *cluster) process() (*quorum.Backend, *wire) {
 func (c *cluster) votes(h driver.Hold) int {
 	n := 0
 	for _, s := range c.stores {
-		info, err := s.Connect().Inspect(context.Background(), h.Name)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		info := must.Get(s.Connect().Inspect(context.Background(), h.Name))(c.t)
 		for _, holder := range info.Holders {
 			if holder.Owner == h.Owner {
 				n++

@@ -2,7 +2,6 @@ package quorum_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -15,6 +14,8 @@ import (
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // With a silent minority calls take no longer than without. Missed releases are repeated when the
@@ -27,25 +28,19 @@ func TestSilentMinority(t *testing.T) {
 		synctest.Wait()
 		w.cut(0, 3)
 		began := time.Now()
-		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-			t.Errorf("renew: %v", err)
-		}
+		expect.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "renew")
 		take(t, b, r)
 		if info, err := b.Inspect(t.Context(), r.Name); err != nil || len(info.Holders) != 1 {
 			t.Errorf("inspect: %v %v", info, err)
 		}
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Errorf("release: %v", err)
-		}
+		expect.OK(t, b.Release(t.Context(), r.Hold), "release")
 		// The first call does not know yet which members are silent.
 		within(t, "all calls", began, time.Second)
 		began = time.Now()
 		next := request(driver.Exclusive)
 		next.Name = "another"
 		take(t, b, next)
-		if err := b.Release(t.Context(), next.Hold); err != nil {
-			t.Errorf("release: %v", err)
-		}
+		expect.OK(t, b.Release(t.Context(), next.Hold), "release")
 		if took := time.Since(began); took != 0 {
 			t.Errorf("when the silent members are known: %v", took)
 		}
@@ -105,9 +100,7 @@ func TestLateVoteIsGivenBack(t *testing.T) {
 		r := request(driver.Exclusive)
 		w.slow(2, 100*time.Millisecond)
 		began := time.Now()
-		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("acquire: %v", err)
-		}
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrHeld, "acquire")
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the refusal was certain, and took %v", took)
 		}
@@ -138,9 +131,7 @@ func TestVotesAreWonBack(t *testing.T) {
 			renewed(t, b, r)
 			c.hasVotes(t, r.Hold, 3)
 		}
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Release(t.Context(), r.Hold))
 		if next := take(t, b, request(driver.Exclusive)); next.Fence <= g.Last() {
 			t.Errorf("fence %d after %d", next.Fence, g.Last())
 		}
@@ -165,12 +156,8 @@ func TestVotesOfAnAttachedHoldAreWonBack(t *testing.T) {
 			}
 			c.hasVotes(t, r.Hold, 3)
 		}
-		if _, err := b.Acquire(t.Context(), request(driver.Exclusive)); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("another Owner: %v, want ErrHeld", err)
-		}
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Fatal(err)
-		}
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), request(driver.Exclusive))), driver.ErrHeld, "another Owner")
+		must.OK(t, b.Release(t.Context(), r.Hold))
 		c.leavesNothing(t, r.Hold)
 	})
 }
@@ -181,9 +168,7 @@ func TestVotesOfAStrangerAreNotWonBack(t *testing.T) {
 		r := request(driver.Exclusive)
 		take(t, c.stores[0].Connect(), r)
 		for range 4 {
-			if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
-				t.Errorf("one vote of three: %v, want ErrLost", err)
-			}
+			expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrLost, "one vote of three")
 			synctest.Wait()
 		}
 		c.leavesNothing(t, r.Hold)
@@ -193,9 +178,7 @@ func TestVotesOfAStrangerAreNotWonBack(t *testing.T) {
 // renewed renews, and waits for late answers.
 func renewed(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Fatalf("renew: %v", err)
-	}
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "renew")
 	synctest.Wait()
 }
 
@@ -207,9 +190,7 @@ func TestReleasedIsNotWonBack(t *testing.T) {
 		synctest.Wait()
 		c.stores[0].Connect().Release(t.Context(), r.Hold)
 		renewed(t, b, r)
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Release(t.Context(), r.Hold))
 		b.Renew(t.Context(), []driver.Hold{r.Hold})
 		b.Renew(t.Context(), []driver.Hold{r.Hold})
 		c.leavesNothing(t, r.Hold)
@@ -246,9 +227,7 @@ func TestManyRemains(t *testing.T) {
 		synctest.Wait()
 		w.kill(1)
 		for _, r := range held {
-			if err := b.Release(t.Context(), r.Hold); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Release(t.Context(), r.Hold))
 		}
 		time.Sleep(time.Second)
 		if n := testkit.Goroutines() - before; n > 10 {
@@ -354,10 +333,7 @@ func odds(t testing.TB, c *cluster, change func(*odd)) *quorum.Backend {
 		change(o)
 		members = append(members, o)
 	}
-	b, err := quorum.New(members, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(quorum.New(members, nil))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -375,16 +351,10 @@ func TestRefusedRaiseLeavesNothing(t *testing.T) {
 			}
 		})
 		ahead := request(driver.Exclusive)
-		if _, err := c.stores[0].Connect().Acquire(t.Context(), ahead); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.stores[0].Connect().Release(t.Context(), ahead.Hold); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.stores[0].Connect().Acquire(t.Context(), ahead))(t)
+		must.OK(t, c.stores[0].Connect().Release(t.Context(), ahead.Hold))
 		r := request(driver.Exclusive)
-		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) {
-			t.Errorf("acquire: %v", err)
-		}
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrInvalid, "acquire")
 		c.leavesNothing(t, r.Hold)
 	})
 }
@@ -526,10 +496,7 @@ func (g generous) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 // may be minutes ahead.
 func TestLongerGrantsAreNotBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := quorum.New([]driver.Backend{generous{&odd{Backend: memlock.New()}}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(quorum.New([]driver.Backend{generous{&odd{Backend: memlock.New()}}}, nil))(t)
 		defer b.Close()
 		r := request(driver.Exclusive)
 		if g := take(t, b, r); g.TTL != r.TTL {
@@ -554,10 +521,7 @@ func (m *strict) Renew(ctx context.Context, holds []driver.Hold) []error {
 func TestLongestTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &strict{odd: &odd{Backend: memlock.New()}}
-		b, err := quorum.New([]driver.Backend{m}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(quorum.New([]driver.Backend{m}, nil))(t)
 		defer b.Close()
 		r := request(driver.Exclusive)
 		take(t, b, r)
@@ -577,9 +541,7 @@ func TestFencesOfAGrantAreBounded(t *testing.T) {
 			if g := take(t, b, r); g.Fences == 0 || g.Fences > 1<<20 {
 				t.Errorf("%d fences", g.Fences)
 			}
-			if err := b.Release(t.Context(), r.Hold); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Release(t.Context(), r.Hold))
 		}
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // ofMembers returns the URL of a quorum of any members.
@@ -22,23 +24,15 @@ func ofMembers(urls ...string) string {
 
 func TestOpen(t *testing.T) {
 	id := driver.NewOwner()
-	one, err := quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, "mem:c"+id)+"&member_timeout=300ms")
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := must.Get(quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, "mem:c"+id)+"&member_timeout=300ms"))(t)
 	defer one.Close()
-	two, err := driver.Open(t.Context(), ofMembers("mem:c"+id, "mem:b"+id, "mem:a"+id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	two := must.Get(driver.Open(t.Context(), ofMembers("mem:c"+id, "mem:b"+id, "mem:a"+id)))(t)
 	defer two.Close()
 	if one.Caps().Name != two.Caps().Name {
 		t.Errorf("the same members in another order: %q and %q", one.Caps().Name, two.Caps().Name)
 	}
 	take(t, one, request(driver.Exclusive))
-	if _, err := two.Acquire(t.Context(), request(driver.Exclusive)); !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("another connection: %v", err)
-	}
+	expect.Be(t, expect.Err(two.Acquire(t.Context(), request(driver.Exclusive))), driver.ErrHeld, "another connection")
 }
 
 func TestOpenRefuses(t *testing.T) {
@@ -61,9 +55,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want: %s", u, err, says)
 		}
 	}
-	if _, err := quorum.Open(t.Context(), "redis://h1"); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("another scheme: %v", err)
-	}
+	expect.Be(t, expect.Err(quorum.Open(t.Context(), "redis://h1")), driver.ErrInvalid, "another scheme")
 }
 
 var schemes atomic.Int64
@@ -94,10 +86,7 @@ func TestOpenOneServerByTwoNames(t *testing.T) {
 func TestLateMember(t *testing.T) {
 	scheme, there, store := late()
 	id := driver.NewOwner()
-	b, err := quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, scheme+":c"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, scheme+":c")))(t)
 	defer b.Close()
 	r := request(driver.Exclusive)
 	take(t, b, r)
@@ -105,10 +94,7 @@ func TestLateMember(t *testing.T) {
 	if info, err := b.Inspect(t.Context(), r.Name); err != nil || len(info.Holders) != 1 {
 		t.Errorf("inspect: %v %v", info, err)
 	}
-	w, err := b.Watch(t.Context(), request(driver.Exclusive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), request(driver.Exclusive)))(t)
 	w.Close()
 	there.Store(true)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -121,12 +107,8 @@ func TestLateMember(t *testing.T) {
 			break
 		}
 	}
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Error(err)
-	}
-	if err := b.List(t.Context(), "", func(string) bool { return true }); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, b.Release(t.Context(), r.Hold))
+	expect.OK(t, b.List(t.Context(), "", func(string) bool { return true }))
 }
 
 // Without a majority the error names each failed member, and all are closed.

@@ -13,6 +13,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // remembering is a member that does not let a released Owner come back: a release that arrives late would take its
@@ -53,20 +55,12 @@ func TestReleasedOwnerDoesNotComeBack(t *testing.T) {
 			m := &remembering{link: w.to(i, store.Connect()), t: t, released: map[string]bool{}}
 			members, all = append(members, m), append(all, m)
 		}
-		b, err := quorum.New(members, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := distlock.New(b, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(quorum.New(members, nil))(t)
+		c := must.Get(distlock.New(b, nil))(t)
 		defer c.Close()
 		other := driver.Hold{Name: "x", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Hour}
 		for _, m := range all[1:] {
-			if _, err := m.Backend.Acquire(t.Context(), driver.Request{Hold: other, Fences: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(m.Backend.Acquire(t.Context(), driver.Request{Hold: other, Fences: 1}))(t)
 		}
 		got := make(chan error, 1)
 		go func() {
@@ -82,13 +76,9 @@ func TestReleasedOwnerDoesNotComeBack(t *testing.T) {
 		}
 		all[0].mu.Unlock()
 		for _, m := range all[1:] {
-			if err := m.Backend.Release(t.Context(), other); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, m.Backend.Release(t.Context(), other))
 		}
-		if err := <-got; err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, <-got)
 	})
 }
 
@@ -122,13 +112,10 @@ func TestSpentAtAMember(t *testing.T) {
 					seen, all[i] = append(seen, s), s
 				}
 			}
-			b, err := quorum.New(all, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(quorum.New(all, nil))(t)
 			defer b.Close()
 			r := request(driver.Exclusive)
-			_, err = b.Acquire(t.Context(), r)
+			_, err := b.Acquire(t.Context(), r)
 			if (err == nil) != (spenders == 1) || err != nil && !errors.Is(err, driver.ErrSpent) {
 				t.Errorf("%d members release: %v", spenders, err)
 			}
@@ -193,16 +180,11 @@ func TestReleaseAtASessionIsRepeated(t *testing.T) {
 		m := &sessionMember{told: all[2]}
 		m.refuses.Store(true)
 		backends[2] = m
-		b, err := quorum.New(backends, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(quorum.New(backends, nil))(t)
 		defer b.Close()
 		r := request(driver.Exclusive)
 		take(t, b, r)
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Release(t.Context(), r.Hold))
 		time.Sleep(10 * r.TTL)
 		m.refuses.Store(false)
 		time.Sleep(10 * r.TTL)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -86,14 +87,8 @@ func subjects(b *testing.B, srv *testserver.RedisServer) []subject {
 	b.Cleanup(func() { gc.Close() })
 	list := []subject{{"raw-go-redis", rawGoRedis(gc)}}
 	for _, layout := range []Layout{String, Redisson} {
-		url, err := Open(context.Background(), srv.URL()+"?layout="+string(layout))
-		if err != nil {
-			b.Fatal(err)
-		}
-		own, err := NewGoRedis(gc, &Options{Layout: layout})
-		if err != nil {
-			b.Fatal(err)
-		}
+		url := must.Get(Open(context.Background(), srv.URL()+"?layout="+string(layout)))(b)
+		own := must.Get(NewGoRedis(gc, &Options{Layout: layout}))(b)
 		b.Cleanup(func() { url.Close(); own.Close() })
 		list = append(list,
 			subject{"open-" + string(layout), lockPair(url)},
@@ -160,10 +155,7 @@ func clientCPU() time.Duration {
 func serverCPU(b *testing.B, srv *testserver.RedisServer) time.Duration {
 	c := redis.NewClient(&redis.Options{Addr: srv.Addr()})
 	defer c.Close()
-	info, err := c.Info(context.Background(), "cpu").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	info := must.Get(c.Info(context.Background(), "cpu").Result())(b)
 	var sum time.Duration
 	for line := range strings.Lines(info) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -253,10 +245,7 @@ func benchFair(b *testing.B, srv *testserver.RedisServer, layout Layout, clients
 	server := serverCPU(b, srv)
 	b.ResetTimer()
 	for range clients {
-		c, err := distlock.New(openOwn(b, srv.Addr(), Options{Layout: layout}), nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := must.Get(distlock.New(openOwn(b, srv.Addr(), Options{Layout: layout}), nil))(b)
 		b.Cleanup(func() { c.Close() })
 		for range waiters {
 			wg.Go(func() {
@@ -300,10 +289,7 @@ func benchWaiters(b *testing.B, srv *testserver.RedisServer, layout Layout, clie
 	var wg sync.WaitGroup
 	locks := make([]*distlock.Mutex, clients)
 	for i := range clients {
-		c, err := distlock.New(openOwn(b, srv.Addr(), Options{Layout: layout}), nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := must.Get(distlock.New(openOwn(b, srv.Addr(), Options{Layout: layout}), nil))(b)
 		b.Cleanup(func() { c.Close() })
 		locks[i] = c.Mutex(name)
 	}

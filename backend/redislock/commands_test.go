@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -18,13 +19,8 @@ import (
 // network and commands called by scripts.
 func usage(t testing.TB, srv *testserver.RedisServer) (sent, inside map[string]int) {
 	t.Helper()
-	reply, err := srv.Do("INFO", "commandstats")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := srv.Do("CONFIG", "RESETSTAT"); err != nil {
-		t.Fatal(err)
-	}
+	reply := must.Get(srv.Do("INFO", "commandstats"))(t)
+	must.Get(srv.Do("CONFIG", "RESETSTAT"))(t)
 	sent, inside = map[string]int{}, map[string]int{}
 	for line := range strings.Lines(fmt.Sprint(reply)) {
 		stat, ok := strings.CutPrefix(line, "cmdstat_")
@@ -55,9 +51,7 @@ func TestInspectOfALargeHash(t *testing.T) {
 			if mode != "" {
 				args = append(args, "mode", mode)
 			}
-			if _, err := srv.Do(args...); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(srv.Do(args...))(t)
 			_, _ = b.Inspect(t.Context(), what) // loads the script
 			usage(t, srv)
 			if _, err := b.Inspect(t.Context(), what); !errors.Is(err, driver.ErrInvalid) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -101,10 +102,7 @@ func TestOpenUnreachable(t *testing.T) {
 	}
 
 	// A server listens and says nothing.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	_, err = Open(t.Context(), "redis://:s3cret@"+l.Addr().String()+"?timeout=50ms")
 	unknown(t, "timeout", err)
@@ -124,10 +122,7 @@ func TestOpenUnreachable(t *testing.T) {
 
 // fakeServer answers every command with the same words.
 func fakeServer(t *testing.T, answer string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -322,9 +317,7 @@ func TestOpenWithPasswordsAndTLS(t *testing.T) {
 	o := testserver.RedisOptions{User: "locker", Password: "s3cret", SentinelPassword: "s3cret2", TLS: true}
 	s := testserver.RedisSentinel(t, o)
 	ca := filepath.Join(s.Master().Dir(), "cert.pem")
-	if _, err := os.Stat(ca); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(os.Stat(ca))(t)
 	sentinel := "@" + strings.Join(s.Addrs(), ",") + "/" + testserver.SentinelName + "?ca=" + ca
 	refusedURL(t, "rediss+sentinel://locker:s3cret"+sentinel, "sentinel_password")
 	refusedURL(t, "rediss+sentinel://locker:s3cret"+sentinel+"&sentinel_password=s3cretive", "sentinel_password")
@@ -364,10 +357,7 @@ func TestNamesOfDeployments(t *testing.T) {
 		"rediss+sentinel://u:p@b,a/main/3": "rediss+sentinel://a:26379,b:26379/main/3",
 		"redis+cluster://b,a:7":            "redis+cluster://a:7,b:6379",
 	} {
-		u, err := driver.ParseURL(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(driver.ParseURL(url))(t)
 		to, err := parseURL(u)
 		if err != nil || to.name() != want {
 			t.Errorf("%s: %s, %v; want %s", url, to.name(), err, want)
@@ -398,10 +388,7 @@ func tlsServer(t *testing.T, target string) (addr string, roots *x509.CertPool) 
 	t.Cleanup(ts.Close)
 	roots = x509.NewCertPool()
 	roots.AddCert(ts.Certificate())
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: ts.TLS.Certificates})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: ts.TLS.Certificates}))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -424,17 +411,11 @@ func tlsServer(t *testing.T, target string) (addr string, roots *x509.CertPool) 
 func TestTLS(t *testing.T) {
 	srv := testserver.Redis(t, "--requirepass", "s3cret")
 	addr, roots := tlsServer(t, srv.Addr())
-	u, err := url.Parse("rediss://:s3cret@" + addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse("rediss://:s3cret@" + addr))(t)
 	if _, err := Open(t.Context(), u.String()); err == nil || driver.Final(err) {
 		t.Errorf("a certificate of an unknown authority: %v", err)
 	}
-	to, err := parseURL(u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := must.Get(parseURL(u))(t)
 	to.certificates = netaddr.StaticCertificates(&tls.Config{RootCAs: roots})
 	b, err := NewConn(to.connect(), to.opts)
 	b = opened(t, b, err)

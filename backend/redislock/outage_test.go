@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -225,10 +226,7 @@ func outlivesConnection(t *testing.T, ttl time.Duration) error {
 		t.Fatal(err)
 	}
 	defer locks.Close()
-	lease, err := locks.Mutex(request("", driver.Exclusive).Name).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(locks.Mutex(request("", driver.Exclusive).Name).Lock(t.Context()))(t)
 	strand(p)
 	select {
 	case <-renewed:
@@ -266,10 +264,7 @@ func TestLongManyTriesAtADeadServer(t *testing.T) { tryAtADeadServer(t, 10_000) 
 
 func tryAtADeadServer(t *testing.T, tries int) {
 	b := stopped(t, opener{"url", openOwn}, Options{})
-	c, err := distlock.New(b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(b, nil))(t)
 	before, most := testkit.Goroutines(), 0
 	for i := range tries {
 		if _, err := c.Mutex(fmt.Sprint(i)).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
@@ -320,10 +315,7 @@ func TestGoneServerIsNotLogged(t *testing.T) {
 		b := openOwn(t, srv.Addr(), o)
 		r := request("", driver.Exclusive)
 		acquire(t, b, r)
-		w, err := b.Watch(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(b.Watch(t.Context(), r))(t)
 		srv.Kill()
 		for range 5 {
 			if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); err == nil || driver.Final(err) {
@@ -333,7 +325,7 @@ func TestGoneServerIsNotLogged(t *testing.T) {
 				t.Errorf("renew: %v", err)
 			}
 		}
-		_, err = b.Acquire(t.Context(), request("", driver.Exclusive))
+		_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
 		if !errors.Is(err, driver.ErrUnsent) || !strings.Contains(fmt.Sprint(err), "refused") {
 			t.Errorf("acquire: %v, want a refused connection, and nothing sent", err)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -61,10 +62,7 @@ func (ms masters) url() string {
 // redlock makes a quorum over a network. It is closed when the test ends.
 func (n network) redlock(t testing.TB, opts quorum.Options) *quorum.Backend {
 	t.Helper()
-	b, err := n.open(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(n.open(t.Context(), opts))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -138,14 +136,8 @@ func TestRedlockOutlivesAMinority(t *testing.T) {
 func (ms masters) outliveAMinority(t *testing.T, ttl time.Duration) error {
 	n := ms.network(t)
 	b := n.redlock(t, quorum.Options{MemberTimeout: ttl / 6})
-	c, err := distlock.New(b, &distlock.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	held, err := c.Mutex("held").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(b, &distlock.Options{TTL: ttl}))(t)
+	held := must.Get(c.Mutex("held").Lock(t.Context()))(t)
 	everywhere := func() {
 		t.Helper()
 		for i, m := range ms {
@@ -155,7 +147,7 @@ func (ms masters) outliveAMinority(t *testing.T, ttl time.Duration) error {
 			})
 		}
 	}
-	err = keepsPace(t, c, "all well", ttl/6)
+	err := keepsPace(t, c, "all well", ttl/6)
 	ms[0].Kill()
 	ms[1].Kill()
 	err = errors.Join(err, keepsPace(t, c, "two killed", ttl/6))
@@ -195,10 +187,7 @@ func keepsPace(t *testing.T, c *distlock.Client, when string, memberTimeout time
 
 func lockAndUnlock(t testing.TB, c *distlock.Client) {
 	t.Helper()
-	lease, err := c.Mutex("work").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(c.Mutex("work").Lock(t.Context()))(t)
 	if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, distlock.ErrUnavailable) { // the client goes on with it
 		t.Error(err)
 	}
@@ -209,15 +198,9 @@ func lockAndUnlock(t testing.TB, c *distlock.Client) {
 func TestRedlockWithoutAMajority(t *testing.T) {
 	ms := startMasters(t)
 	b := ms.network(t).redlock(t, quorum.Options{})
-	c, err := distlock.New(b, &distlock.Options{TTL: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(b, &distlock.Options{TTL: time.Second}))(t)
 	defer c.Close()
-	lease, err := c.Mutex("lock").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(c.Mutex("lock").Lock(t.Context()))(t)
 	for _, m := range ms[:3] {
 		m.Kill()
 	}
@@ -309,10 +292,7 @@ func TestRedlockContenders(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*tooLong)
 	defer cancel()
 	for range processes {
-		c, err := distlock.Open(t.Context(), ms.url(), locktest.Patient())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.Open(t.Context(), ms.url(), locktest.Patient()))(t)
 		defer c.Close()
 		wg.Go(func() {
 			for range turns {
@@ -341,10 +321,7 @@ func TestRedlockByURL(t *testing.T) {
 	ms := startMasters(t)
 	ms[3].Kill()
 	ms[4].Kill()
-	b, err := driver.Open(t.Context(), ms.url()+"/0?prefix=app:&member_timeout=2s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(driver.Open(t.Context(), ms.url()+"/0?prefix=app:&member_timeout=2s"))(t)
 	defer b.Close()
 	r := request("lock", 30*time.Second)
 	acquire(t, b, r)
@@ -366,7 +343,7 @@ func TestRedlockByURL(t *testing.T) {
 	for i := range 3 {
 		ms[i].Kill()
 	}
-	_, err = driver.Open(t.Context(), strings.Replace(ms.url(), "//", "//user:secret@", 1))
+	_, err := driver.Open(t.Context(), strings.Replace(ms.url(), "//", "//user:secret@", 1))
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Fatalf("without a majority, and with a wrong password: %v", err)
 	}
@@ -419,10 +396,7 @@ func (ms masters) scripts(t testing.TB) (n int) {
 	t.Helper()
 	calls := regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+).*failed_calls=(\d+)`)
 	for _, m := range ms {
-		stats, err := m.Do("INFO", "commandstats")
-		if err != nil {
-			t.Fatal(err)
-		}
+		stats := must.Get(m.Do("INFO", "commandstats"))(t)
 		for _, c := range calls.FindAllStringSubmatch(fmt.Sprint(stats), -1) {
 			ran, _ := strconv.Atoi(c[1])
 			failed, _ := strconv.Atoi(c[2])
@@ -435,15 +409,9 @@ func (ms masters) scripts(t testing.TB) (n int) {
 // Pairs of acquire and release, uncontended: one server, and five.
 func BenchmarkRedlock(b *testing.B) {
 	ms := startMasters(b)
-	one, err := redislock.Open(b.Context(), ms[0].URL())
-	if err != nil {
-		b.Fatal(err)
-	}
+	one := must.Get(redislock.Open(b.Context(), ms[0].URL()))(b)
 	defer one.Close()
-	five, err := quorum.Open(b.Context(), ms.url())
-	if err != nil {
-		b.Fatal(err)
-	}
+	five := must.Get(quorum.Open(b.Context(), ms.url()))(b)
 	defer five.Close()
 	for _, side := range []struct {
 		name string
@@ -453,9 +421,7 @@ func BenchmarkRedlock(b *testing.B) {
 			for b.Loop() {
 				r := request("lock", time.Minute)
 				acquire(b, side, r)
-				if err := side.Release(b.Context(), r.Hold); err != nil {
-					b.Fatal(err)
-				}
+				must.OK(b, side.Release(b.Context(), r.Hold))
 			}
 		})
 		b.Run(side.name+"/16", func(b *testing.B) {
@@ -480,9 +446,7 @@ func TestRedlockAmongOtherData(t *testing.T) {
 	set := func(n int, args ...string) {
 		t.Helper()
 		for _, m := range ms[:n] {
-			if _, err := m.Do(args...); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(m.Do(args...))(t)
 		}
 	}
 	set(2, "SET", "minority", "an order")

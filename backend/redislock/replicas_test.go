@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -107,10 +108,7 @@ func TestReplicasOfAShorterRenewal(t *testing.T) {
 	c := raw(t, master.Addr())
 	written := func() string {
 		t.Helper()
-		info, err := c.InfoMap(t.Context(), "replication").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(c.InfoMap(t.Context(), "replication").Result())(t)
 		return info["Replication"]["master_repl_offset"]
 	}
 	for _, layout := range []Layout{String, Redisson} {
@@ -175,10 +173,7 @@ func TestReplicasThroughTheCore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer locks.Close()
-	lease, err := locks.Mutex("kept").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(locks.Mutex("kept").Lock(t.Context()))(t)
 	replica.Pause()
 	for patience := 500 * time.Millisecond; ; patience *= 2 { // an attempt may take longer on a busy machine
 		ctx, cancel := timeout(t, patience)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/rights"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -38,9 +39,7 @@ func aclUser(srv *testserver.RedisServer, query string) func(t *testing.T, rules
 	return func(t *testing.T, rules []string) string {
 		t.Helper()
 		name := "u" + driver.NewOwner()
-		if _, err := srv.Do(append([]string{"ACL", "SETUSER", name, "on", ">pw"}, rules...)...); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(srv.Do(append([]string{"ACL", "SETUSER", name, "on", ">pw"}, rules...)...))(t)
 		t.Cleanup(func() { srv.Do("ACL", "DELUSER", name) })
 		return (&url.URL{Scheme: "redis", User: url.UserPassword(name, "pw"), Host: srv.Addr(), RawQuery: "prefix=app:&timeout=2m" + query}).String()
 	}
@@ -65,16 +64,11 @@ func TestRights(t *testing.T) {
 func TestRightsReachNoOtherKey(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedRedis(t)
-	u, err := url.Parse(aclUser(srv, "")(t, documentedRights(t, "`layout=redisson`")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(aclUser(srv, "")(t, documentedRights(t, "`layout=redisson`"))))(t)
 	conn := raw(t, srv.Addr()).Conn()
 	defer conn.Close()
 	password, _ := u.User.Password()
-	if err := conn.Do(t.Context(), "AUTH", u.User.Username(), password).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, conn.Do(t.Context(), "AUTH", u.User.Username(), password).Err())
 	for _, key := range []string{"myapp:x", "x", "{myapp:x}:timeout", "distlock_line:{myapp:x}", "distlock_line::myapp:x", "redisson_lock_queue:{myapp:x}", "distlock:fence"} {
 		if err := conn.Do(t.Context(), "EXISTS", key).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
 			t.Errorf("the key %s: %v", key, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -89,10 +90,7 @@ func outlives(t *testing.T, open func() *Backend, fault, mend func(), why ...str
 
 func clientOn(t *testing.T, b *Backend) *distlock.Client {
 	t.Helper()
-	c, err := distlock.New(b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(b, nil))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -111,10 +109,7 @@ func mustLock(t *testing.T, c *distlock.Client, name string) *distlock.Lease {
 
 func waiters(t *testing.T, c *distlock.Client, name string) int {
 	t.Helper()
-	info, err := c.Inspect(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(c.Inspect(t.Context(), name))(t)
 	return len(info.Waiters)
 }
 
@@ -272,10 +267,7 @@ func TestLongPasswordOfSentinels(t *testing.T) {
 // A client's certificate is renewed on disk, after it has ended.
 func TestLongCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
-	own, err := testcert.Own()
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(testcert.Own())(t)
 	f, addr, dir := own.Files(t), testserver.FreeAddr(t), t.TempDir()
 	_, port, _ := net.SplitHostPort(addr)
 	srv := testserver.Redis(t, "--tls-port", port, "--tls-cert-file", f.Cert, "--tls-key-file", f.Key, "--tls-ca-cert-file", f.Cert, "--tls-auth-clients", "yes")

@@ -14,6 +14,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/shard"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // While a member is down, the locks of the others work for hours, also in processes that start
@@ -23,16 +25,11 @@ func TestAMemberIsDown(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t, "a", "b", "c")
 			p := c.process("a b c")
-			locks, err := distlock.New(p, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			locks := must.Get(distlock.New(p, nil))(t)
 			defer locks.Close()
 			lease := map[string]*distlock.Lease{}
 			for _, m := range []string{"a", "b", "c"} {
-				if lease[m], err = locks.Mutex(at(t, m, "a", "b", "c")).Lock(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				lease[m] = must.Get(locks.Mutex(at(t, m, "a", "b", "c")).Lock(t.Context()))(t)
 			}
 			p.wires["b"].set(!hangs, hangs)
 			time.Sleep(3 * time.Hour)
@@ -109,22 +106,14 @@ func spread(members ...string) string {
 func TestOpen(t *testing.T) {
 	id := driver.NewOwner()
 	a, b, c := "a=mem:a"+id, "b=mem:b"+id, "c=mem:c"+id
-	one, err := shard.Open(t.Context(), spread(a, b, c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := must.Get(shard.Open(t.Context(), spread(a, b, c)))(t)
 	defer one.Close()
-	two, err := driver.Open(t.Context(), spread(c, a, b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	two := must.Get(driver.Open(t.Context(), spread(c, a, b)))(t)
 	defer two.Close()
 	for i := range 20 {
 		r := request(fmt.Sprint("lock", i))
 		take(t, one, r)
-		if _, err := two.Acquire(t.Context(), request(r.Name)); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("another connection: %v", err)
-		}
+		expect.Be(t, expect.Err(two.Acquire(t.Context(), request(r.Name))), driver.ErrHeld, "another connection")
 	}
 	if name := two.Caps().Name; name != "shard(a b c)" {
 		t.Errorf("Caps().Name is %q", name)
@@ -156,15 +145,9 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want: %s", u, err, says)
 		}
 	}
-	if _, err := shard.Open(t.Context(), "mem:"); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("another scheme: %v", err)
-	}
-	if _, err := shard.New(nil); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("no members: %v", err)
-	}
-	if _, err := shard.New([]shard.Member{{Name: "a"}}); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("a nil member: %v", err)
-	}
+	expect.Be(t, expect.Err(shard.Open(t.Context(), "mem:")), driver.ErrInvalid, "another scheme")
+	expect.Be(t, expect.Err(shard.New(nil)), driver.ErrInvalid, "no members")
+	expect.Be(t, expect.Err(shard.New([]shard.Member{{Name: "a"}})), driver.ErrInvalid, "a nil member")
 }
 
 // A member's ErrUnsent is passed on.
@@ -172,11 +155,7 @@ func TestUnsent(t *testing.T) {
 	p := newCluster(t, "a", "b").process("a b")
 	p.wires["a"].refuse()
 	r := request(at(t, "a", "a", "b"))
-	if _, err := p.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsent) {
-		t.Errorf("Acquire: %v, want ErrUnsent", err)
-	}
-	if err := p.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrUnsent) {
-		t.Errorf("Release: %v, want ErrUnsent", err)
-	}
+	expect.Be(t, expect.Err(p.Acquire(t.Context(), r)), driver.ErrUnsent, "Acquire")
+	expect.Be(t, p.Release(t.Context(), r.Hold), driver.ErrUnsent, "Release")
 	take(t, p, request(at(t, "b", "a", "b")))
 }

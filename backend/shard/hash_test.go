@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // names returns names such as programs use.
@@ -68,10 +70,7 @@ func TestFewNamesMove(t *testing.T) {
 
 // Other versions, and other programs, must place names alike.
 func TestPlacesNeverChange(t *testing.T) {
-	o, err := NewRouter("", "c", "a", "b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(NewRouter("", "c", "a", "b"))(t)
 	for key, want := range map[string]string{"": "b", "order:1": "c", "order:2": "a", "order:3": "b", "käse": "a", "x": "c"} {
 		if got := o.Of(key); got != want {
 			t.Errorf("%q: %s, want %s", key, got, want)

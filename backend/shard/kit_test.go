@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/shard"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) {
@@ -149,10 +150,7 @@ func request(name string) driver.Request {
 
 // at returns a name that a list's hashing gives to a member.
 func at(t testing.TB, member string, list ...string) string {
-	o, err := shard.NewRouter("", list...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(shard.NewRouter("", list...))(t)
 	for i := 0; ; i++ {
 		if name := fmt.Sprintf("name%d", i); o.Of(name) == member {
 			return name

@@ -11,6 +11,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/shard"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Each key has one instance, in all processes and with any order of the list.
@@ -19,10 +21,7 @@ func TestOwnerAgrees(t *testing.T) {
 	for i := range 1000 {
 		key, mine := fmt.Sprint("order:", i), 0
 		for n, list := range lists {
-			o, err := shard.NewRouter(fmt.Sprint("web-", n), list...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := must.Get(shard.NewRouter(fmt.Sprint("web-", n), list...))(t)
 			if o.Mine(key) {
 				mine++
 			}
@@ -35,15 +34,10 @@ func TestOwnerAgrees(t *testing.T) {
 
 func TestOwnerDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o, err := shard.NewRouter("a", "a", "b")
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must.Get(shard.NewRouter("a", "a", "b"))(t)
 		mine, other := at(t, "a", "a", "b"), at(t, "b", "a", "b")
 		nothing := func(context.Context) error { return nil }
-		if err := o.Do(t.Context(), other, nothing); !errors.Is(err, shard.ErrElsewhere) {
-			t.Errorf("a key of another instance: %v", err)
-		}
+		expect.Be(t, o.Do(t.Context(), other, nothing), shard.ErrElsewhere, "a key of another instance")
 		var wg sync.WaitGroup
 		running := 0 // the race detector watches it
 		for range 50 {
@@ -69,9 +63,7 @@ func TestOwnerDo(t *testing.T) {
 		<-held
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := o.Do(ctx, mine, nothing); !errors.Is(err, context.Canceled) {
-			t.Errorf("a wait that ended: %v", err)
-		}
+		expect.Be(t, o.Do(ctx, mine, nothing), context.Canceled, "a wait that ended")
 		close(end)
 		wg.Wait()
 	})
@@ -101,9 +93,7 @@ func BenchmarkPair(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			r.Name = names[i%len(names)]
 			take(b, backend, r)
-			if err := backend.Release(b.Context(), r.Hold); err != nil {
-				b.Fatal(err)
-			}
+			must.OK(b, backend.Release(b.Context(), r.Hold))
 		}
 	}
 	b.Run("alone", func(b *testing.B) { pair(b, memlock.New()) })
@@ -113,10 +103,7 @@ func BenchmarkPair(b *testing.B) {
 			for i := range n {
 				members = append(members, shard.Member{Name: fmt.Sprint("m", i), Backend: memlock.New()})
 			}
-			s, err := shard.New(members)
-			if err != nil {
-				b.Fatal(err)
-			}
+			s := must.Get(shard.New(members))(b)
 			defer s.Close()
 			pair(b, s)
 		})

@@ -9,6 +9,8 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/rueidis"
 )
@@ -28,15 +30,11 @@ func TestRefreshPastASilentServer(t *testing.T) {
 	c := connOf(user)
 	defer c.Close()
 	for _, key := range []string{"a", "b", "c"} {
-		if _, err := c.Do(t.Context(), key, []string{"EXISTS", key}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Do(t.Context(), key, []string{"EXISTS", key}))(t)
 	}
 	n.before(g.Masters()[0].Addr()).Silence()
 	for range 5 {
-		if _, err := c.All(t.Context()); err != nil {
-			t.Errorf("refresh: %v", err)
-		}
+		expect.OK(t, expect.Err(c.All(t.Context())), "refresh")
 	}
 }
 
@@ -59,10 +57,7 @@ func TestClusterSlotMoves(t *testing.T) {
 		tag := "{" + driver.NewOwner() + "}"
 		held := request(tag+"held", driver.Exclusive)
 		acquire(t, b, held)
-		w, err := b.Watch(t.Context(), request(held.Name, driver.Exclusive))
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(b.Watch(t.Context(), request(held.Name, driver.Exclusive)))(t)
 		slot := g.Slot(tag)
 		for _, to := range g.Masters() {
 			if to == g.Owner(slot) {
@@ -75,9 +70,7 @@ func TestClusterSlotMoves(t *testing.T) {
 			}
 			move.Finish()
 			eventually(t, func(ctx context.Context) error { return b.Renew(ctx, []driver.Hold{held.Hold})[0] })
-			if _, err := b.Acquire(t.Context(), request(held.Name, driver.Exclusive)); !errors.Is(err, driver.ErrHeld) {
-				t.Errorf("%s: another attempt: %v", scripts, err)
-			}
+			expect.Be(t, expect.Err(b.Acquire(t.Context(), request(held.Name, driver.Exclusive))), driver.ErrHeld, scripts, "another attempt")
 		}
 		signalled(t, w) // messages may have been missed
 		release(t, b, held)

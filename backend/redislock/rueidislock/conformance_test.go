@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/rueidis"
 )
@@ -59,10 +60,7 @@ func (b withClient) Close() error {
 
 // conform runs the suite. The backend must refuse the names that a backend opened by url refuses.
 func conform(t *testing.T, o rueidis.ClientOption, opts redislock.Options, url string) {
-	byURL, err := redislock.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	byURL := must.Get(redislock.Open(t.Context(), url))(t)
 	t.Cleanup(func() { byURL.Close() })
 	opts.Name = "redis"
 	var networks sync.Map
@@ -100,10 +98,7 @@ func TestBadArguments(t *testing.T) {
 	if b, err := New(nil, nil); b != nil || !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("no client: %v, %v", b, err)
 	}
-	c, err := rueidis.NewClient(single(testserver.SharedRedis(t).Addr()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(rueidis.NewClient(single(testserver.SharedRedis(t).Addr())))(t)
 	defer c.Close()
 	if b, err := New(c, &redislock.Options{Scripts: "on"}); b != nil || !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("bad options: %v, %v", b, err)
@@ -115,10 +110,7 @@ func TestConnectionsWithALife(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
 	for _, o := range []rueidis.ClientOption{single(testserver.SharedRedis(t).Addr()), {InitAddress: g.Addrs()}, sentinel(testserver.SharedRedisSentinel(t))} {
 		o.ConnLifetime = time.Hour
-		c, err := rueidis.NewClient(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(rueidis.NewClient(o))(t)
 		defer c.Close()
 		if b, err := New(c, nil); b != nil || !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "ConnLifetime") {
 			t.Errorf("a client of %v with ConnLifetime: %v", c.Mode(), err)
@@ -138,15 +130,10 @@ func TestPasswordOfAFunction(t *testing.T) {
 	b := open(t, o, redislock.Options{}, nil)
 	r := driver.Request{Hold: driver.Hold{Name: "a", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Hour}, Fences: 1}
 	acquire(t, b, r)
-	admin, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr()}, ForceSingleClient: true, Password: "pw"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr()}, ForceSingleClient: true, Password: "pw"}))(t)
 	defer admin.Close()
 	for _, command := range [][]string{{"CONFIG", "SET", "requirepass", "pw2"}, {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"}} {
-		if err := admin.Do(t.Context(), admin.B().Arbitrary(command...).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, admin.Do(t.Context(), admin.B().Arbitrary(command...).Build()).Error())
 	}
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

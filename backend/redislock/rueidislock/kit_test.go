@@ -14,6 +14,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/rueidis"
 )
@@ -96,10 +97,7 @@ func newClient(t testing.TB, o rueidis.ClientOption, n *network) rueidis.Client 
 	if n != nil {
 		o.DialCtxFn = n.dial
 	}
-	c, err := rueidis.NewClient(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(rueidis.NewClient(o))(t)
 	return c
 }
 
@@ -108,10 +106,7 @@ func open(t testing.TB, o rueidis.ClientOption, opts redislock.Options, n *netwo
 	t.Helper()
 	c := newClient(t, o, n)
 	t.Cleanup(c.Close)
-	b, err := New(c, &opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(c, &opts))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -13,10 +14,7 @@ func TestRefusedHandshakeOfAPipeline(t *testing.T) {
 	s := NewServer(&redis.Options{Addr: testserver.SharedRedis(t).Addr(), Username: "nobody", Password: "wrong"})
 	defer s.Close()
 	commands := [][]string{{"PING"}, {"PING"}}
-	conn, err := s.Dedicated(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(s.Dedicated(t.Context()))(t)
 	defer conn.Close(true)
 	for what, got := range map[string][]Answer{"shared": s.DoAll(t.Context(), commands), "dedicated": conn.DoAll(t.Context(), commands)} {
 		for _, a := range got {

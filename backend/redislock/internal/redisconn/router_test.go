@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -81,9 +82,7 @@ func openBesideASilentServer(t *testing.T, g *testserver.RedisClusterGroup, open
 	r = open(t, g.Addrs(), n)
 	t.Cleanup(r.Close)
 	for _, key := range []string{"a", "b", "c"} { // of three masters
-		if _, err := r.Do(t.Context(), key, []string{"EXISTS", key}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.Do(t.Context(), key, []string{"EXISTS", key}))(t)
 	}
 	silent = g.Masters()[0]
 	n.before(silent.Addr()).Silence()
@@ -229,10 +228,7 @@ func slotCalls(t *testing.T, g *testserver.RedisClusterGroup) (n int) {
 	for _, addr := range g.Addrs() {
 		c := redis.NewClient(&redis.Options{Addr: addr})
 		t.Cleanup(func() { c.Close() })
-		info, err := c.InfoMap(t.Context(), "commandstats").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(c.InfoMap(t.Context(), "commandstats").Result())(t)
 		n += callsIn(info["Commandstats"]["cmdstat_cluster|slots"])
 	}
 	return n

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -68,9 +69,7 @@ func TestDetectPubSubAgain(t *testing.T) {
 		want("refused", PubSubClassic)
 		srv.conns = 1 // its next connections answer
 		h := make(confirmations, 10)
-		if _, err := s.Join(t.Context(), "key", "channel", h); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.Join(t.Context(), "key", "channel", h))(t)
 		<-h
 		*c = refusingClient{err: &ReplyError{Text: "BUSY Redis is busy running a script."}}
 		time.Sleep(askAgain + 1)
@@ -172,9 +171,7 @@ func TestUnconfirmedSubscription(t *testing.T) {
 		s := NewSubscriptions(NewSingle(&silentServer{}), NewPubSub(PubSubClassic))
 		defer s.Close()
 		h := make(confirmations, 10)
-		if _, err := s.Join(t.Context(), "key", "channel", h); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.Join(t.Context(), "key", "channel", h))(t)
 		start := time.Now()
 		<-h
 		if took := time.Since(start); took > healthCheck {

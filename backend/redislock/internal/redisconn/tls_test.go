@@ -10,15 +10,14 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // certificate returns a self-signed certificate for names and addresses.
 func certificate(t *testing.T, names ...string) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -30,14 +29,8 @@ func certificate(t *testing.T, names ...string) (tls.Certificate, *x509.CertPool
 			c.DNSNames = append(c.DNSNames, name)
 		}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, c, c, key.Public(), key))(t)
+	signed := must.Get(x509.ParseCertificate(der))(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(signed)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
