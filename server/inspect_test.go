@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // listing is a backend with many names, in no order. Its lists wait for go on, if that is not nil.
@@ -46,10 +47,7 @@ func TestListKeepsOnePage(t *testing.T) {
 	for i := range 10_000 {
 		l.names = append(l.names, fmt.Sprintf("n%04d", i*7919%10_000))
 	}
-	s, err := New(l, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(l, Options{}))(t)
 	var all []string
 	for after := ""; ; after = all[len(all)-1] {
 		names, err := s.inspection.names(t.Context(), fullIdentity, "n", after, 10)
@@ -71,10 +69,7 @@ func TestListsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &listing{Backend: memlock.New(), names: []string{"x"}, goOn: make(chan struct{})}
-		s, err := New(l, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(New(l, Options{}))(t)
 		answers := make(chan *httptest.ResponseRecorder, 10)
 		for range 10 {
 			go func() { answers <- bare(t.Context(), s, "GET", "/v1/locks", "") }()

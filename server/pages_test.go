@@ -14,6 +14,7 @@ import (
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/server/internal/page"
 )
 
@@ -98,18 +99,12 @@ func (r *rig) form(path, body string, header ...string) (*http.Response, string)
 	r.Helper()
 	c := *r.http.Client()
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	req, err := http.NewRequestWithContext(r.Context(), "POST", r.http.URL+path, strings.NewReader(body))
-	if err != nil {
-		r.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(r.Context(), "POST", r.http.URL+path, strings.NewReader(body)))(r)
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := c.Do(req)
-	if err != nil {
-		r.Fatal(err)
-	}
+	resp := must.Get(c.Do(req))(r)
 	defer resp.Body.Close()
 	var b strings.Builder
 	_ = resp.Write(&b)
@@ -164,13 +159,8 @@ func TestLogin(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tokens")
 	text := "ops sha256:" + HashToken("o") + " see,ask,break *\nci sha256:" + HashToken("c") + " see ci/\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	access, err := OpenAccess(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+	access := must.Get(OpenAccess(path, nil))(t)
 	r := pageRig(t, Options{Access: access})
 	g := r.hold("ci/x", ownerA, driver.Exclusive, 0, nil)
 	r.hold("secret/y", ownerB, driver.Exclusive, 0, nil)

@@ -18,6 +18,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // The tests here are of what package server promises: see its comment. Each fails when the promise is broken.
@@ -93,10 +94,7 @@ type sent struct {
 func (p *promises) send(path, body string) *sent {
 	ctx, leave := context.WithCancel(p.Context())
 	s := &sent{at: time.Now(), leave: leave, done: make(chan struct{})}
-	req, err := http.NewRequestWithContext(ctx, "POST", p.http.URL+path, strings.NewReader(body))
-	if err != nil {
-		p.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(ctx, "POST", p.http.URL+path, strings.NewReader(body)))(p)
 	go func() {
 		defer close(s.done)
 		resp, err := p.http.Client().Do(req)
@@ -230,9 +228,7 @@ func TestNoAnchorAtTheAnswer(t *testing.T) {
 		close(c.goOn)
 		p.answered(s, 200, `"fence"`)
 		var g httpwire.Grant
-		if err := json.Unmarshal([]byte(s.text), &g); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal([]byte(s.text), &g))
 		if waited := httpwire.Duration(g.Waited); waited < 0 || waited > until {
 			t.Errorf("waited %v, but the backend was called %v after the request", waited, until)
 		}
@@ -242,9 +238,7 @@ func TestNoAnchorAtTheAnswer(t *testing.T) {
 	at = p.send("/v1/acquire", waiting("x", ownerB, 60_000))
 	close(p.call(at, "acquire", ownerB).goOn)
 	refused := p.call(at, "acquire", ownerB) // once it watches
-	if err := p.b.Backend.Release(t.Context(), driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Exclusive}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.b.Backend.Release(t.Context(), driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Exclusive}))
 	check(at, refused)
 }
 
@@ -259,9 +253,7 @@ func TestNothingPushedProlongs(t *testing.T) {
 	watch, _ := r.stream("POST", "/v1/watch", hold("x", ownerA))
 	watch(httpwire.EventArmed)
 	var g httpwire.Grant
-	if err := json.Unmarshal([]byte(text), &g); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(text), &g))
 	r.request("POST", "/v1/locks/x/ask", fmt.Sprintf(`{"fence":"%d"}`, g.Fence))
 	r.wants(200, `"fence"`, "POST", "/v1/acquire", waiting("x", ownerB, 20_000))
 }
@@ -271,9 +263,7 @@ func TestWaiterThatHasGone(t *testing.T) {
 	t.Parallel()
 	p := startGated(t)
 	held := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Exclusive, TTL: time.Hour}, Fences: 1}
-	if _, err := p.b.Backend.Acquire(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(p.b.Backend.Acquire(t.Context(), held))(t)
 	s := p.send("/v1/acquire", waiting("x", ownerB, 60_000))
 	for range 2 { // the first try, and the one when it watches
 		close(p.call(s, "acquire", ownerB).goOn)
@@ -289,9 +279,7 @@ func TestWaiterThatHasGone(t *testing.T) {
 			t.Fatal("the server waits for a client that has gone")
 		}
 	}
-	if err := p.b.Backend.Release(t.Context(), held.Hold); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.b.Backend.Release(t.Context(), held.Hold))
 	p.noCall("for a client that has gone")
 }
 
@@ -319,13 +307,8 @@ func TestNothingIsTakenForAClientThatHasGone(t *testing.T) {
 func TestAnswersNameTheirRequest(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	access, err := OpenAccess(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, nil, 0o600))
+	access := must.Get(OpenAccess(path, nil))(t)
 	for _, o := range []Options{{}, {Access: access}, {Hosts: []string{"other"}}} {
 		r := start(t, memlock.New(), o)
 		for _, call := range []string{"GET /v1", "POST /v1/acquire", "POST /v1/renew", "GET /v1/nothing", "GET /readyz"} {

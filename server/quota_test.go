@@ -14,6 +14,8 @@ import (
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // bare makes a request without a network, and returns the answer.
@@ -25,6 +27,14 @@ func bare(ctx context.Context, s *Server, method, path, body string, header ...s
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r)
 	return w
+}
+
+// answers makes a request without a network that has to be answered with a status.
+func answers(t *testing.T, s *Server, status int, method, path, body string, header ...string) {
+	t.Helper()
+	if w := bare(t.Context(), s, method, path, body, header...); w.Code != status {
+		t.Fatalf("%s %s %s: %d %s; want %d", method, path, body, w.Code, w.Body, status)
+	}
 }
 
 // An identity has as many holds as it is counted with, whatever else it requests for their owners.
@@ -40,10 +50,7 @@ func TestQuotaCountsWhatIsHeld(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, err := New(memlock.New(), Options{MaxHolds: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := must.Get(New(memlock.New(), Options{MaxHolds: 1}))(t)
 				do := func(method, path, body string) int { return bare(t.Context(), s, method, path, body).Code }
 				if status := do("POST", "/v1/acquire", hold("x", ownerA)); status != 200 {
 					t.Fatal(status)
@@ -93,10 +100,7 @@ func TestQuotaOfAnotherKind(t *testing.T) {
 			if isApart {
 				b = apart{memlock.New()}
 			}
-			s, err := New(b, Options{MaxHolds: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(New(b, Options{MaxHolds: 1}))(t)
 			do := func(path, body string, status int) {
 				t.Helper()
 				if w := bare(t.Context(), s, "POST", path, body); w.Code != status {
@@ -127,9 +131,7 @@ func TestQuotaOfALaterKind(t *testing.T) {
 	var q quota
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Counted} {
 		h := driver.Hold{Name: "x", Owner: ownerA, Mode: mode, TTL: time.Hour}
-		if _, _, err := q.add("ci", h, 0, 1); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, expect.Err2(q.add("ci", h, 0, 1)))
 		q.granted("ci", h, false)
 	}
 	if q.remove(driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Exclusive}, true); q.allHolds() != 1 {
@@ -147,13 +149,8 @@ func TestQuotaOfUnknownOutcomes(t *testing.T) {
 	for path, body := range map[string]string{"/v1/acquire": long, "/v1/renew": `{"holds":[` + long + `]}`} {
 		synctest.Test(t, func(t *testing.T) {
 			b := &mute{Backend: memlock.New()}
-			s, err := New(b, Options{MaxHolds: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", ownerA)); w.Code != 200 {
-				t.Fatal(w.Code, w.Body)
-			}
+			s := must.Get(New(b, Options{MaxHolds: 1}))(t)
+			answers(t, s, 200, "POST", "/v1/acquire", hold("x", ownerA))
 			b.silent = true
 			bare(t.Context(), s, "POST", path, body)
 			b.silent = false
@@ -205,14 +202,9 @@ func TestQuotaOfPlacesThatLiveOn(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := memlock.New()
-				s, err := New(b, Options{MaxHolds: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := must.Get(New(b, Options{MaxHolds: 1}))(t)
 				held := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive, TTL: 48 * time.Hour}, Fences: 1}
-				if _, err := b.Acquire(t.Context(), held); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(b.Acquire(t.Context(), held))(t)
 				do := func(body string) int { return bare(t.Context(), s, "POST", "/v1/acquire", body).Code }
 				if status := do(queued("86400000")); status != 423 {
 					t.Fatal(status)
@@ -235,18 +227,11 @@ func TestQuotaOfPlacesThatLiveOn(t *testing.T) {
 func TestQuotaAfterAWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(memlock.New(), Options{MaxHolds: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(New(memlock.New(), Options{MaxHolds: 1}))(t)
 		first := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive, TTL: 50 * time.Second}}
-		if _, err := s.backend.Acquire(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.backend.Acquire(t.Context(), first))(t)
 		mine := strings.Replace(hold("x", ownerA), "30000", "3000", 1)
-		if w := bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(mine, "{", `{"wait_ms":60000,`, 1)); w.Code != 200 {
-			t.Fatal(w.Code, w.Body)
-		}
+		answers(t, s, 200, "POST", "/v1/acquire", strings.Replace(mine, "{", `{"wait_ms":60000,`, 1))
 		for range 5 {
 			time.Sleep(2 * time.Second)
 			bare(t.Context(), s, "POST", "/v1/renew", `{"holds":[`+mine+`]}`)
@@ -265,18 +250,11 @@ func TestQuotaAfterAWait(t *testing.T) {
 func TestQuotaAfterALongWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(memlock.New(), Options{MaxHolds: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(New(memlock.New(), Options{MaxHolds: 1}))(t)
 		first := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive, TTL: 50 * time.Second}}
-		if _, err := s.backend.Acquire(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.backend.Acquire(t.Context(), first))(t)
 		mine := strings.Replace(hold("x", ownerA), "30000", "3000", 1)
-		if w := bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(mine, "{", `{"queue":true,`, 1)); w.Code != 423 {
-			t.Fatal(w.Code, w.Body)
-		}
+		answers(t, s, 423, "POST", "/v1/acquire", strings.Replace(mine, "{", `{"queue":true,`, 1))
 		granted := make(chan int)
 		go func() {
 			granted <- bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(mine, "{", `{"wait_ms":60000,`, 1)).Code
@@ -293,13 +271,8 @@ func TestQuotaAfterALongWait(t *testing.T) {
 func TestQuotaAfterAborts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(memlock.New(), Options{MaxHolds: 10, MaxStreams: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", ownerA)); w.Code != 200 {
-			t.Fatal(w.Code)
-		}
+		s := must.Get(New(memlock.New(), Options{MaxHolds: 10, MaxStreams: 2}))(t)
+		answers(t, s, 200, "POST", "/v1/acquire", hold("x", ownerA))
 		for range 5 {
 			ctx, cancel := context.WithCancel(t.Context())
 			for _, c := range [][3]string{
@@ -328,15 +301,10 @@ func accessOfOne(t *testing.T, token string) (access *Access, write func(token s
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
 	write = func(token string) {
-		if err := os.WriteFile(file, []byte("ci sha256:"+HashToken(token)+" lock,see *\n# "+token), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte("ci sha256:"+HashToken(token)+" lock,see *\n# "+token), 0o600))
 	}
 	write(token)
-	access, err := OpenAccess(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	access = must.Get(OpenAccess(file, nil))(t)
 	return access, write
 }
 
@@ -346,10 +314,7 @@ func TestStreamOfARevokedToken(t *testing.T) {
 	for _, path := range []string{"GET /v1/events", "POST /v1/watch", "GET /v1/news"} {
 		synctest.Test(t, func(t *testing.T) {
 			access, write := accessOfOne(t, "old")
-			s, err := New(memlock.New(), Options{Access: access})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(New(memlock.New(), Options{Access: access}))(t)
 			method, url, _ := strings.Cut(path, " ")
 			body := ""
 			if method == "POST" {
@@ -421,14 +386,9 @@ func TestWaitOfARevokedToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access, write := accessOfOne(t, "old")
 		b := memlock.New()
-		s, err := New(b, Options{Access: access})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(New(b, Options{Access: access}))(t)
 		held := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Exclusive, TTL: time.Hour}, Fences: 1}
-		if _, err := b.Acquire(t.Context(), held); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(b.Acquire(t.Context(), held))(t)
 		var w *httptest.ResponseRecorder
 		go func() {
 			w = bare(t.Context(), s, "POST", "/v1/locks/x?ttl=1h&wait=30s", "", "Authorization", "Bearer old")
@@ -436,9 +396,7 @@ func TestWaitOfARevokedToken(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		write("newer")
 		time.Sleep(5 * time.Second)
-		if err := b.Release(t.Context(), held.Hold); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Release(t.Context(), held.Hold))
 		synctest.Wait()
 		if w == nil || w.Code != http.StatusUnauthorized {
 			t.Fatalf("answer: %+v", w)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // An attempt that is held back, and arrives after the release of its Owner, takes nothing.
@@ -27,20 +28,14 @@ func TestAttemptAfterItsRelease(t *testing.T) {
 		{"an earlier attempt of the Owner was granted", func() { r.wants(200, "", "POST", "/v1/acquire", hold("late", ownerB)) }, 204},
 	} {
 		owner := map[int]string{410: ownerA, 204: ownerB}[c.says]
-		conn, err := net.Dial("tcp", r.http.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", r.http.Listener.Addr().String()))(t)
 		defer conn.Close()
 		body := hold("late", owner)
 		fmt.Fprintf(conn, "POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:len(body)-1])
 		c.first()
 		r.wants(c.says, "", "POST", "/v1/release", hold("late", owner))
 		io.WriteString(conn, body[len(body)-1:])
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 		text, err := io.ReadAll(resp.Body)
 		if want := `"spent":true`; err != nil || resp.StatusCode != 503 || !strings.Contains(string(text), want) || !strings.Contains(string(text), `"distlock":"unsent"`) {
 			t.Errorf("%s: %d %s, %v; want 503 and %s", c.what, resp.StatusCode, text, err, want)

@@ -23,6 +23,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/server/internal/page"
 )
 
@@ -118,10 +119,7 @@ func TestCertificatesWithoutTokens(t *testing.T) {
 
 func serverOf(t *testing.T, o Options) *Server {
 	t.Helper()
-	s, err := New(memlock.New(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(memlock.New(), o))(t)
 	return s
 }
 
@@ -141,9 +139,7 @@ func TestSecretsAreKept(t *testing.T) {
 				t.Fatal(w.Code, w.Body)
 			}
 		}
-		if err := s.backend.Release(t.Context(), driver.Hold{Name: "a/lost", Owner: ownerA}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.backend.Release(t.Context(), driver.Hold{Name: "a/lost", Owner: ownerA}))
 		bare(t.Context(), s, "POST", "/v1/renew", `{"holds":[`+hold("a/lost", ownerA)+`]}`, as...)
 		s.seen.UnknownRenewal(driver.Hold{Name: "a/x", Owner: ownerA}, errText("no answer for "+ownerA))
 		go bare(t.Context(), s, "POST", "/v1/acquire", waiting("a/x", ownerB, 50_000), as...)
@@ -299,9 +295,7 @@ func TestBatchOfSeveralPrefixes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serverOf(t, Options{Access: tokens(t, "a sha256:"+HashToken("a")+" lock a/\n")})
 		for name, owner := range map[string]string{"a/x": ownerA, "b/x": ownerB} {
-			if _, err := s.backend.Acquire(t.Context(), driver.Request{Hold: driver.Hold{Name: name, Owner: owner, Mode: driver.Exclusive, TTL: time.Second}}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(s.backend.Acquire(t.Context(), driver.Request{Hold: driver.Hold{Name: name, Owner: owner, Mode: driver.Exclusive, TTL: time.Second}}))(t)
 		}
 		w := bare(t.Context(), s, "POST", "/v1/renew", `{"holds":[`+hold("b/x", ownerB)+","+hold("a/x", ownerA)+`]}`, "Authorization", "Bearer a")
 		if w.Code != 200 || !strings.Contains(w.Body.String(), `{"index":0,"outcome":"denied"`) || !strings.Contains(w.Body.String(), `{"index":1,"outcome":"ok"}`) {
@@ -336,9 +330,7 @@ func TestLongFileOfTokens(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tokens")
 	line := "\nci sha256:" + HashToken("c") + " lock billing/"
-	if err := os.WriteFile(path, []byte(strings.Repeat("#", maxAccess-len(line)+3)+line), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(strings.Repeat("#", maxAccess-len(line)+3)+line), 0o600))
 	if _, err := OpenAccess(path, nil); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
 		t.Error(err)
 	}

@@ -20,6 +20,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // rig is a server on a memory backend.
@@ -36,10 +38,7 @@ func start(t *testing.T, b driver.Backend, o Options) *rig {
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
 	}
-	s, err := New(b, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(b, o))(t)
 	r := &rig{t, s, httptest.NewServer(s), log}
 	t.Cleanup(func() { s.drain(); r.http.Close() })
 	return r
@@ -48,22 +47,13 @@ func start(t *testing.T, b driver.Backend, o Options) *rig {
 // request makes a request, and returns the answer with its body.
 func (r *rig) request(method, path, body string, header ...string) (*http.Response, string) {
 	r.Helper()
-	req, err := http.NewRequestWithContext(r.Context(), method, r.http.URL+path, strings.NewReader(body))
-	if err != nil {
-		r.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(r.Context(), method, r.http.URL+path, strings.NewReader(body)))(r)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := r.http.Client().Do(req)
-	if err != nil {
-		r.Fatal(err)
-	}
+	resp := must.Get(r.http.Client().Do(req))(r)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(resp.Body))(r)
 	return resp, string(text)
 }
 
@@ -225,10 +215,7 @@ func (r *rig) background(method, path, body string, header ...string) (answer fu
 func (r *rig) await(name string, waiters int) {
 	r.Helper()
 	for {
-		info, err := r.s.inspection.Inspect(r.Context(), name)
-		if err != nil {
-			r.Fatal(err)
-		}
+		info := must.Get(r.s.inspection.Inspect(r.Context(), name))(r)
 		if info.WaiterCount == waiters {
 			return
 		}
@@ -275,9 +262,7 @@ func TestDrain(t *testing.T) {
 	for r.s.quota.count("") != 3 {
 		time.Sleep(time.Millisecond)
 	}
-	if err := r.s.Drain(t.Context()); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, r.s.Drain(t.Context()))
 	answer(503, `"distlock":"unsent"`)
 	watched(200, "event: armed")
 	news(200, "event: hello")
@@ -293,17 +278,11 @@ func TestDrain(t *testing.T) {
 func (r *rig) stream(method, path, body string, header ...string) (next func(event string) string, end context.CancelFunc) {
 	r.Helper()
 	ctx, end := context.WithCancel(r.Context())
-	req, err := http.NewRequestWithContext(ctx, method, r.http.URL+path, strings.NewReader(body))
-	if err != nil {
-		r.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(ctx, method, r.http.URL+path, strings.NewReader(body)))(r)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := r.http.Client().Do(req)
-	if err != nil {
-		r.Fatal(err)
-	}
+	resp := must.Get(r.http.Client().Do(req))(r)
 	r.Cleanup(func() { end(); resp.Body.Close() })
 	lines := bufio.NewScanner(resp.Body)
 	return func(event string) string {
@@ -335,9 +314,7 @@ func TestNews(t *testing.T) {
 	revocable := strings.Replace(hold("x", ownerA), "}", `,"revocable":true}`, 1)
 	text := r.wants(200, "", "POST", "/v1/acquire", revocable, httpwire.ClientHeader, secret)
 	var g httpwire.Grant
-	if err := json.Unmarshal([]byte(text), &g); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(text), &g))
 	r.wants(410, "no holder has this fence", "POST", "/v1/locks/x/ask", `{"fence":"99999"}`)
 	r.wants(204, "", "POST", "/v1/locks/x/ask", fmt.Sprintf(`{"fence":"%d"}`, g.Fence))
 	next, _ := r.stream("GET", "/v1/news", "", httpwire.ClientHeader, secret)
@@ -354,17 +331,12 @@ func TestRights(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	token := func(s string) string { return "sha256:" + HashToken(s) }
 	write("# name token rights prefix\nci " + token("c") + " lock,see ci/\noncall " + token("o") + " see,ask,break *\n")
 	complaints := make(chan error, 10)
-	access, err := OpenAccess(path, func(err error) { complaints <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
+	access := must.Get(OpenAccess(path, func(err error) { complaints <- err }))(t)
 	r := start(t, memlock.New(), Options{Access: access})
 	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
 	r.wants(401, "wants a token", "GET", "/v1", "")
@@ -400,15 +372,10 @@ func TestRights(t *testing.T) {
 	r.wants(200, "", "GET", "/v1", "", as("new")...)
 
 	// Another file, of the same size and time.
-	old, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := must.Get(os.Stat(path))(t)
 	path += ".new"
 	write("ci " + token("newer") + " lock ci/\n")
-	if err := errors.Join(os.Chtimes(path, old.ModTime(), old.ModTime()), os.Rename(path, strings.TrimSuffix(path, ".new"))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Chtimes(path, old.ModTime(), old.ModTime()), os.Rename(path, strings.TrimSuffix(path, ".new"))))
 	access.checked = time.Time{}
 	r.wants(401, "", "GET", "/v1", "", as("new")...)
 	r.wants(200, "", "GET", "/v1", "", as("newer")...)

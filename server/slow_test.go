@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // wire is a listener whose connections are in memory: a write waits until it is read.
@@ -46,10 +47,7 @@ type wired struct {
 
 func startWired(t *testing.T, o Options) *wired {
 	t.Helper()
-	s, err := New(memlock.New(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(memlock.New(), o))(t)
 	w := &wired{T: t, s: s, l: &wire{make(chan net.Conn), make(chan struct{})}}
 	h := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10}
 	h.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -76,13 +74,8 @@ func (w *wired) dial() net.Conn {
 func tokens(t *testing.T, text string) *Access {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a, err := OpenAccess(path, func(err error) { t.Error(err) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+	a := must.Get(OpenAccess(path, func(err error) { t.Error(err) }))(t)
 	return a
 }
 

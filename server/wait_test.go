@@ -12,6 +12,7 @@ import (
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A waiter keeps its place in the queue, however short its TTL is.
@@ -19,9 +20,7 @@ func TestWaitWithAShortTTLKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := serverOf(t, Options{})
-		if w := bare(t.Context(), s, "POST", "/v1/locks/x?ttl=1h", "", "Distlock-Owner", driver.NewOwner()); w.Code != 200 {
-			t.Fatal(w.Code, w.Body)
-		}
+		answers(t, s, 200, "POST", "/v1/locks/x?ttl=1h", "", "Distlock-Owner", driver.NewOwner())
 		holder := driver.Hold{Name: "x", Mode: driver.Exclusive}
 		info, err := s.inspection.Inspect(t.Context(), "x")
 		if err != nil || len(info.Holders) != 1 {
@@ -38,9 +37,7 @@ func TestWaitWithAShortTTLKeepsItsPlace(t *testing.T) {
 			}()
 			time.Sleep(500 * time.Millisecond)
 		}
-		if err := s.backend.Release(t.Context(), holder); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.backend.Release(t.Context(), holder))
 		if first := <-won; first != ownerA {
 			t.Errorf("the second one in the queue is first")
 		}
@@ -61,13 +58,8 @@ func (deaf) Watch(ctx context.Context, _ driver.Request) (driver.Watch, error) {
 func TestWaitWithoutAWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(deaf{memlock.New()}, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if w := bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(hold("x", ownerA), "30000", "1000", 1)); w.Code != 200 {
-			t.Fatal(w.Code)
-		}
+		s := must.Get(New(deaf{memlock.New()}, Options{}))(t)
+		answers(t, s, 200, "POST", "/v1/acquire", strings.Replace(hold("x", ownerA), "30000", "1000", 1))
 		began := time.Now()
 		w := bare(t.Context(), s, "POST", "/v1/acquire", waiting("x", ownerB, 60_000))
 		if waited := time.Since(began); w.Code != 200 || waited > callTimeout+5*time.Second {
@@ -117,13 +109,8 @@ func TestWaitWithFreshOwners(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := &spending{Backend: memlock.New(), t: t, spent: map[string]bool{}}
-				s, err := New(b, Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", ownerA)); w.Code != 200 {
-					t.Fatal(w.Code)
-				}
+				s := must.Get(New(b, Options{}))(t)
+				answers(t, s, 200, "POST", "/v1/acquire", hold("x", ownerA))
 				began := time.Now()
 				go func() {
 					time.Sleep(9500 * time.Millisecond)
@@ -159,22 +146,15 @@ func TestAnswersSayThatTheOwnerWasReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &spending{Backend: memlock.New(), t: t, spent: map[string]bool{}}
-		s, err := New(b, Options{MaxStreams: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", ownerA)); w.Code != 200 {
-			t.Fatal(w.Code)
-		}
+		s := must.Get(New(b, Options{MaxStreams: 1}))(t)
+		answers(t, s, 200, "POST", "/v1/acquire", hold("x", ownerA))
 		answer := make(chan *httptest.ResponseRecorder)
 		go func() { answer <- bare(t.Context(), s, "POST", "/v1/acquire", waiting("x", ownerB, 60_000)) }()
 		synctest.Wait()
 		if w := bare(t.Context(), s, "POST", "/v1/acquire", waiting("x", driver.NewOwner(), 60_000)); w.Code != 429 || !strings.Contains(w.Body.String(), `"spent":true`) {
 			t.Errorf("one wait too many: %d %s", w.Code, w.Body)
 		}
-		if err := s.Drain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Drain(t.Context()))
 		if w := <-answer; w.Code != 503 || !strings.Contains(w.Body.String(), `"spent":true`) {
 			t.Errorf("a wait that the server has ended: %d %s", w.Code, w.Body)
 		}
@@ -188,15 +168,11 @@ func TestAnswersSayThatTheOwnerWasReleased(t *testing.T) {
 func TestReleasedWaiterDoesNotCount(t *testing.T) {
 	t.Parallel()
 	s := serverOf(t, Options{})
-	if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", ownerA)); w.Code != 200 {
-		t.Fatal(w.Code)
-	}
+	answers(t, s, 200, "POST", "/v1/acquire", hold("x", ownerA))
 	if w := bare(t.Context(), s, "POST", "/v1/acquire", waiting("x", ownerB, 1)); w.Code != 423 || countedWaiters(s, "x") != 1 {
 		t.Fatalf("%d, and %d wait", w.Code, countedWaiters(s, "x"))
 	}
-	if err := s.backend.Release(t.Context(), driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.backend.Release(t.Context(), driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive}))
 	if w := bare(t.Context(), s, "POST", "/v1/release", hold("x", ownerB)); w.Code != 410 || countedWaiters(s, "x") != 0 {
 		t.Errorf("%d, and %d wait", w.Code, countedWaiters(s, "x"))
 	}
@@ -212,14 +188,9 @@ func (failing) Acquire(context.Context, driver.Request) (driver.Grant, error) {
 // What was released does not count for an identity, even if that is not certain: clients have a fresh Owner each time.
 func TestQuotaOfReleasedOwners(t *testing.T) {
 	t.Parallel()
-	s, err := New(failing{memlock.New()}, Options{MaxHolds: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(failing{memlock.New()}, Options{MaxHolds: 2}))(t)
 	for range 10 {
-		if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", driver.NewOwner())); w.Code != 503 {
-			t.Fatal(w.Code, w.Body)
-		}
+		answers(t, s, 503, "POST", "/v1/acquire", hold("x", driver.NewOwner()))
 	}
 }
 
@@ -247,10 +218,7 @@ func (l *leaving) Release(ctx context.Context, h driver.Hold) error {
 func TestSimpleAcquireLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := &leaving{Backend: memlock.New()}
-	s, err := New(b, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(b, Options{}))(t)
 	try := func(ctx context.Context, name, query string, header ...string) *httptest.ResponseRecorder {
 		return bare(ctx, s, "POST", "/v1/locks/"+name+query, "", header...)
 	}

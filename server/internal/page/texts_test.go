@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // The rows are the same as in the document, in each language.
@@ -14,10 +16,7 @@ func TestGuarantees(t *testing.T) {
 		{"../../../docs/guarantees.md", "as above", ", and"},
 		{"../../../docs/zh-CN/guarantees.md", "同上", "，以及"},
 	} {
-		doc, err := os.ReadFile(words.file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		doc := must.Get(os.ReadFile(words.file))(t)
 		for _, g := range guarantees {
 			r := g.row[lang]
 			row := fmt.Sprintf("| %s | %s | %s | %s | %s |\n", r.Backend, r.Two, r.Back, r.Dead, r.Woken)
@@ -45,10 +44,7 @@ func TestTexts(t *testing.T) {
 		all.Write(text)
 	}
 	for _, name := range []string{"../seen/seen.go", "view.go", "page.go"} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(name))(t)
 		all.Write(text)
 	}
 	for key, text := range texts {

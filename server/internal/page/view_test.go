@@ -12,6 +12,7 @@ import (
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/server/internal/seen"
 )
 
@@ -22,18 +23,14 @@ func pageOf(b driver.Inspector) *Page { return New(Options{Inspector: b, Seen: s
 func (p *Page) shows(t *testing.T, q Query) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	if err := p.Show(Answer{w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil), viewerOf(true)}, q); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Show(Answer{w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil), viewerOf(true)}, q))
 	return w.Body.String()
 }
 
 func take(t *testing.T, b driver.Backend, name string, mode driver.Mode, limit int, meta map[string]string) {
 	t.Helper()
 	h := driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: 30 * time.Second}
-	if _, err := b.Acquire(t.Context(), driver.Request{Hold: h, Fences: 1, Limit: limit, Meta: meta}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Acquire(t.Context(), driver.Request{Hold: h, Fences: 1, Limit: limit, Meta: meta}))(t)
 }
 
 // A thousand locks are listed at once, and the others are counted.

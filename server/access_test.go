@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // permission says which clients may make a call.
@@ -95,9 +96,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(file.String()), 0o600))
 	table := rightsTable()
 	for _, all := range []map[string]handler{calls, pages, openPages} {
 		for pattern := range all {
@@ -111,10 +110,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 			t.Errorf("%s: the table does not say that everybody may call it", pattern)
 		}
 	}
-	access, err := OpenAccess(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	access := must.Get(OpenAccess(path, nil))(t)
 	for pattern, rule := range table {
 		r := start(t, memlock.New(), Options{Access: access})
 		g := r.hold("a/x", ownerA, driver.Exclusive, 1, nil)
@@ -178,18 +174,12 @@ func mayFor(rights string, some Right) bool {
 // begin makes a request, and returns the answer with the first bytes of its body: a stream does not end.
 func (r *rig) begin(method, path, body string, header ...string) (*http.Response, string) {
 	r.Helper()
-	req, err := http.NewRequestWithContext(r.Context(), method, r.http.URL+path, strings.NewReader(body))
-	if err != nil {
-		r.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(r.Context(), method, r.http.URL+path, strings.NewReader(body)))(r)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Timeout: time.Minute}
-	resp, err := client.Do(req)
-	if err != nil {
-		r.Fatal(err)
-	}
+	resp := must.Get(client.Do(req))(r)
 	defer resp.Body.Close()
 	text := make([]byte, 1000)
 	n, _ := resp.Body.Read(text)
