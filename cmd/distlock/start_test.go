@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -22,10 +23,7 @@ const initAllocs = 60
 // A run pays for the initialisation of all backends, also of backends that its URL does not name. So none of
 // our packages does notable work there.
 func TestStartInitialisesLittle(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
 	nothing := exec.Command(self, "-test.run=^$")
 	nothing.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 	trace, err := nothing.CombinedOutput()

@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Quantiles from a histogram are right within its buckets, over all outcomes and modes of a class.
@@ -52,15 +54,10 @@ func TestAdviceOfMetrics(t *testing.T) {
 
 // textOf returns metrics as Prometheus reads them.
 func textOf(t *testing.T, registry *prometheus.Registry) string {
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(registry.Gather())(t)
 	var b strings.Builder
 	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(expfmt.MetricFamilyToText(&b, f))(t)
 	}
 	return b.String()
 }

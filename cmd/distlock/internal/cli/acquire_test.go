@@ -19,6 +19,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -109,9 +110,9 @@ func TestFullDisk(t *testing.T) {
 // Off a terminal a wait says what it waits for, at first and then now and then.
 func TestReportsOffTheTerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := must[*distlock.Client](t)(distlock.New(memlock.New(), &distlock.Options{Meta: map[string]string{"program": "backup"}}))
+		c := must.Get(distlock.New(memlock.New(), &distlock.Options{Meta: map[string]string{"program": "backup"}}))(t)
 		defer c.Close()
-		lease := must[*distlock.Lease](t)(c.Mutex("door").Lock(t.Context()))
+		lease := must.Get(c.Mutex("door").Lock(t.Context()))(t)
 		defer lease.Unlock(t.Context())
 		for _, test := range []struct {
 			after time.Duration
@@ -278,10 +279,7 @@ func (b *freed) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 func TestOtherKindHasJustEnded(t *testing.T) {
 	for refusals, want := range []error{nil, nil, nil, distlock.ErrInvalid} {
 		mem := memlock.New()
-		c, err := distlock.New(&freed{mem, mem, refusals}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(&freed{mem, mem, refusals}, nil))(t)
 		o := &runOptions{names: []string{"book"}, noWait: true}
 		a := &acquirer{o: o, client: c, locks: distlock.Multi(c.Mutex("book"))}
 		if _, err := a.acquire(t.Context()); !errors.Is(err, want) {

@@ -10,13 +10,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Locks that come and go while advise looks are counted by class, in its table and in JSON.
 func TestAdvise(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "4711")
-	must[any](t)(c.Mutex("order:17").Lock(t.Context()))
+	must.Get(c.Mutex("order:17").Lock(t.Context()))(t)
 	stop := make(chan struct{})
 	turns := make(chan int)
 	go func() {
@@ -54,10 +56,10 @@ func TestAdvise(t *testing.T) {
 func TestAdviseOnLongHolds(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "4711")
-	must[any](t)(c.Mutex("leader").Lock(t.Context()))
-	must[any](t)(c.Semaphore("gpu", 2).Acquire(t.Context()))
-	must[any](t)(c.Semaphore("gpu", 2).Acquire(t.Context()))
-	must[any](t)(c.RWMutex("catalog").RLock(t.Context()))
+	must.Get(c.Mutex("leader").Lock(t.Context()))(t)
+	must.Get(c.Semaphore("gpu", 2).Acquire(t.Context()))(t)
+	must.Get(c.Semaphore("gpu", 2).Acquire(t.Context()))(t)
+	must.Get(c.RWMutex("catalog").RLock(t.Context()))(t)
 	wantOutput(t, `
 CLASS  HOLDS  HELD P99.9  MAX  FIXED TTL  WAITS  WAITED P99  WAIT
 gpu  2  -  DUR  -  0  -  -

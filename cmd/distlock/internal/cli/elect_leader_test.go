@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestLeader(t *testing.T) {
@@ -20,7 +22,7 @@ func TestLeader(t *testing.T) {
   "leader": null
 }
 `, "--url", url, "leader", "--json", "a:1")
-	must[*distlock.Lease](t)(c.Mutex("a:1").Lock(t.Context()))
+	must.Get(c.Mutex("a:1").Lock(t.Context()))(t)
 	wantOutput(t, `
 "backup" pid 17 on db1, fence 1, since TIME, job=nightly\n
 `, "--url", url, "leader", "a:1")
@@ -65,17 +67,13 @@ func TestWatchLeaders(t *testing.T) {
 		})
 	}()
 	out.await(t, `{"name":"a:1","leader":null}`+"\n")
-	lease := must[*distlock.Lease](t)(c.Mutex("a:1").Lock(t.Context()))
+	lease := must.Get(c.Mutex("a:1").Lock(t.Context()))(t)
 	out.await(t, `"fence":"1"`)
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, lease.Unlock(t.Context()))
 	out.awaitThat(t, "no leader again", func(text string) bool { return strings.Count(text, "null}") == 2 })
 	warnings.await(t, "backend unavailable")
 	stop()
-	if err := <-over; err != nil {
-		t.Errorf("watchLeaders: %v", err)
-	}
+	expect.OK(t, <-over, "watchLeaders")
 	broken := errors.New("broken")
 	err := a.watchLeaders(t.Context(), e, func(distlock.Holder, error) error { return broken })
 	if !errors.Is(err, broken) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -19,22 +20,9 @@ func memory() string { return "mem:" + driver.NewOwner() }
 func tenant(t *testing.T, url, pid string) *distlock.Client {
 	t.Helper()
 	meta := map[string]string{"host": "db1", "pid": pid, "program": "backup", "job": "nightly\n"}
-	c, err := distlock.Open(t.Context(), url, &distlock.Options{TTL: time.Hour, Meta: meta})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.Open(t.Context(), url, &distlock.Options{TTL: time.Hour, Meta: meta}))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-func must[T any](t *testing.T) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
 }
 
 var (
@@ -75,9 +63,7 @@ func wantOutput(t *testing.T, want string, args ...string) {
 func TestLsOfWhatIsNotKnown(t *testing.T) {
 	var b strings.Builder
 	nameless := distlock.Holder{Mode: distlock.Exclusive, Held: -1, Left: -1}
-	if err := infoTable([]distlock.Info{{Name: "x", Holders: []distlock.Holder{nameless}, WaiterCount: -1}}, false).write(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, infoTable([]distlock.Info{{Name: "x", Holders: []distlock.Holder{nameless}, WaiterCount: -1}}, false).write(&b))
 	_, line, _ := strings.Cut(strings.TrimSpace(b.String()), "\n")
 	if got := strings.Join(strings.Fields(line), " "); got != "x exclusive - - - - - - -" {
 		t.Errorf("the table: %s", got)
@@ -90,11 +76,11 @@ func TestLsOfWhatIsNotKnown(t *testing.T) {
 func TestLs(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "17")
-	must[*distlock.Lease](t)(c.Mutex("a:1").Lock(t.Context()))
-	must[*distlock.Lease](t)(c.Mutex("tab\tand \x1b[Hhome").Lock(t.Context()))
+	must.Get(c.Mutex("a:1").Lock(t.Context()))(t)
+	must.Get(c.Mutex("tab\tand \x1b[Hhome").Lock(t.Context()))(t)
 	book := c.RWMutex("b")
-	must[*distlock.Lease](t)(book.RLock(t.Context()))
-	must[*distlock.Lease](t)(book.RLock(t.Context()))
+	must.Get(book.RLock(t.Context()))(t)
+	must.Get(book.RLock(t.Context()))(t)
 	wantOutput(t, `
 NAME  MODE  FENCE  HELD  LEFT  HOST  PID  PROGRAM  WAITERS
 a:1  exclusive  1  DUR  DUR  db1  17  backup  0
@@ -150,7 +136,7 @@ func TestShow(t *testing.T) {
 	url := memory()
 	c, other := tenant(t, url, "17"), tenant(t, url, "18")
 	gpu := c.Semaphore("gpu", 1, distlock.Fair())
-	must[*distlock.Lease](t)(gpu.Acquire(t.Context()))
+	must.Get(gpu.Acquire(t.Context()))(t)
 	enqueue(t, c, other)
 	wantOutput(t, `
 name  gpu
@@ -259,8 +245,8 @@ func TestUnlock(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "17")
 	book := c.RWMutex("book")
-	one := must[*distlock.Lease](t)(book.RLock(t.Context()))
-	must[*distlock.Lease](t)(book.RLock(t.Context()))
+	one := must.Get(book.RLock(t.Context()))(t)
+	must.Get(book.RLock(t.Context()))(t)
 	wantOutput(t, `
 broke book: read hold, fence 1, held by "backup" pid 17 on db1 for DUR
 broke book: read hold, fence 2, held by "backup" pid 17 on db1 for DUR
@@ -278,8 +264,8 @@ func TestUnlockAsks(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "17")
 	asked := make(chan *distlock.Lease, 1)
-	lease := must[*distlock.Lease](t)(c.Mutex("book", distlock.Revocable(func(l *distlock.Lease) { asked <- l })).Lock(t.Context()))
-	must[*distlock.Lease](t)(c.Mutex("silent").Lock(t.Context()))
+	lease := must.Get(c.Mutex("book", distlock.Revocable(func(l *distlock.Lease) { asked <- l })).Lock(t.Context()))(t)
+	must.Get(c.Mutex("silent").Lock(t.Context()))(t)
 	wantOutput(t, "\nasked book: exclusive hold, fence 1, held by \"backup\" pid 17 on db1 for DUR\n", "--url", url, "unlock", "--ask", "book")
 	if got := <-asked; got != lease || lease.Err() != nil {
 		t.Errorf("asked %v, which is %v", got, lease.Err())
@@ -313,16 +299,11 @@ func TestUnlockOfForeignValues(t *testing.T) {
 	url := srv.URL() + "?prefix=app:"
 	set := func(args ...string) {
 		t.Helper()
-		if _, err := srv.Do(append([]string{"SET", "app:session:abc"}, args...)...); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(srv.Do(append([]string{"SET", "app:session:abc"}, args...)...))(t)
 	}
 	value := func() any {
 		t.Helper()
-		v, err := srv.Do("GET", "app:session:abc")
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(srv.Do("GET", "app:session:abc"))(t)
 		return v
 	}
 	set("x", "EX", "100")
@@ -350,9 +331,7 @@ func TestUnlockOfForeignValues(t *testing.T) {
 // Show says that a value is foreign, and ls does not list it.
 func TestShowOfForeignValues(t *testing.T) {
 	srv := testserver.Redis(t)
-	if _, err := srv.Do("SET", "token", "\x1b[H", "EX", "100"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(srv.Do("SET", "token", "\x1b[H", "EX", "100"))(t)
 	wantOutput(t, `
 name  token
 mode  exclusive

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var oneOwner = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n$`)
@@ -66,27 +69,21 @@ func TestLockRenewRelease(t *testing.T) {
 // The owner's file is only for its user, and release removes it.
 func TestLockWithAnOwnerFile(t *testing.T) {
 	url, file := lockFile(t), filepath.Join(t.TempDir(), "owner")
-	if err := os.WriteFile(file, []byte("stale\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("stale\n"), 0o644))
 	p := start(t, url, "lock", "--ttl", "1h", "--owner-file", file, "--permits", "2", "x").must(0)
 	info, err := os.Stat(file)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("the file: %v, %v", info, err)
 	}
-	text := must[[]byte](t)(os.ReadFile(file))
+	text := must.Get(os.ReadFile(file))(t)
 	if !oneOwner.Match(text) || !regexp.MustCompile(`^\d+\n$`).MatchString(p.out.String()) {
 		t.Errorf("the file has %q, the output is %q; want an owner and a fence", text, p.out.String())
 	}
 	owner := strings.TrimSpace(string(text))
 	wantEnd(t, finish(t, url, "renew", "--ttl", "1h", "--owner-file", file, "x"), owner, 0, "")
-	if err := os.Chmod(file, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(file, 0o640))
 	wantEnd(t, finish(t, url, "release", "--owner-file", file, "x"), owner, exitUsage, "mode 0640")
-	if err := os.Chmod(file, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(file, 0o600))
 	wantEnd(t, finish(t, url, "release", "--owner-file", file, "x"), owner, 0, "")
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("the file is still there: %v", err)
@@ -97,14 +94,12 @@ func TestLockWithAnOwnerFile(t *testing.T) {
 func TestOwnerFileIsKept(t *testing.T) {
 	url, dir := lockFile(t), t.TempDir()
 	file, link, fifo := filepath.Join(dir, "owner"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
-	if err := cmp.Or(os.Symlink(file, link), unix.Mkfifo(fifo, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmp.Or(os.Symlink(file, link), unix.Mkfifo(fifo, 0o600)))
 	for _, other := range []string{dir, link, fifo} {
 		wantEnd(t, finish(t, url, "lock", "--ttl", "1h", "--owner-file", other, "x"), "\n\n", exitUsage, "no regular file")
 	}
 	finish(t, url, "lock", "--ttl", "1h", "--owner-file", file, "x")
-	owner := strings.TrimSpace(string(must[[]byte](t)(os.ReadFile(file))))
+	owner := strings.TrimSpace(string(must.Get(os.ReadFile(file))(t)))
 	wantEnd(t, finish(t, url, "release", "--owner-file", file, "y"), owner, exitLost, "is not held by this owner")
 	wantEnd(t, finish(t, url, "release", "--owner-file", file, "x"), owner, 0, "")
 }
@@ -142,7 +137,7 @@ func TestLockUsage(t *testing.T) {
 
 // The script of the documents: its trap releases the lock, however the script ends.
 func TestLockInAScript(t *testing.T) {
-	script := string(must[[]byte](t)(os.ReadFile("../../../../examples/scripts/deploy.sh")))
+	script := string(must.Get(os.ReadFile("../../../../examples/scripts/deploy.sh"))(t))
 	for step, code := range map[string]string{"true": "0", "exit 3": "3"} {
 		url := lockFile(t)
 		dir := t.TempDir()
@@ -151,9 +146,7 @@ func TestLockInAScript(t *testing.T) {
 			"build":    "distlock ls -o name",
 			"upload":   step,
 		} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 		}
 		p := command(t, url)
 		p.Path, p.Args = "/bin/sh", []string{"sh", "-c", "PATH=" + dir + ":$PATH\ncd " + dir + "\n" + script + "\n"}
@@ -190,12 +183,8 @@ func TestReleaseRemovesItsOwnFile(t *testing.T) {
 		text string
 		left bool
 	}{{"mine\n", false}, {"the next one's\n", true}} {
-		if err := writePrivate(file, c.text); err != nil {
-			t.Fatal(err)
-		}
-		if err := removeOwner(file, "mine"); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, writePrivate(file, c.text))
+		expect.OK(t, removeOwner(file, "mine"))
 		if text, _ := os.ReadFile(file); (string(text) == c.text) != c.left {
 			t.Errorf("the file of %q has %q", c.text, text)
 		}

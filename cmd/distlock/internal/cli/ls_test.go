@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestLsFormats(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "17")
-	must[*distlock.Lease](t)(c.Mutex("a:1").Lock(t.Context()))
-	must[*distlock.Lease](t)(c.Semaphore("gpu", 2).Acquire(t.Context()))
+	must.Get(c.Mutex("a:1").Lock(t.Context()))(t)
+	must.Get(c.Semaphore("gpu", 2).Acquire(t.Context()))(t)
 	wantOutput(t, "a:1\ngpu\n", "--url", url, "ls", "-o", "name")
 	wantOutput(t, `
 NAME  MODE  FENCE  HELD  LEFT  HOST  PID  PROGRAM  WAITERS  PERMITS  META
@@ -72,9 +73,7 @@ func TestLsWatch(t *testing.T) {
 	release()
 	p.must(0)
 	w.out.await(t, "x\n\nx\ny\n\ny\n")
-	if err := w.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.Process.Signal(os.Interrupt))
 	w.must(0)
 	end()
 	q.must(0)
@@ -88,7 +87,7 @@ func TestCompletionOfNames(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "17")
 	for _, name := range []string{"deploy:web", "deploy:api", "deploy:\nx", "other"} {
-		must[*distlock.Lease](t)(c.Mutex(name).Lock(t.Context()))
+		must.Get(c.Mutex(name).Lock(t.Context()))(t)
 	}
 	for args, want := range map[string]string{
 		"ls deploy:":               "deploy:api\ndeploy:web\n:4\n",

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -63,10 +64,7 @@ func lockFile(t *testing.T) string {
 // command prepares a distlock that keeps its locks at url.
 func command(t *testing.T, url string, args ...string) *process {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
 	p := &process{Cmd: exec.Command(self, args...), t: t}
 	p.Env = append(os.Environ(), urlVariable+"="+url, "SELF="+self)
 	p.Stdout, p.Stderr = &p.out, &p.errors
@@ -84,9 +82,7 @@ func start(t *testing.T, url string, args ...string) *process {
 
 func (p *process) begin() {
 	p.t.Helper()
-	if err := p.Start(); err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, p.Start())
 	p.t.Cleanup(func() {
 		if p.ProcessState == nil {
 			p.Process.Kill()
@@ -194,10 +190,7 @@ func inProcess(args ...string) (code int, stdout, stderr string) {
 // input returns a standard input that stays open until it is closed.
 func (p *process) input() io.WriteCloser {
 	p.t.Helper()
-	w, err := p.StdinPipe()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	w := must.Get(p.StdinPipe())(p.t)
 	return w
 }
 

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // configFile makes the user's config file the only one, with this text.
@@ -17,9 +19,7 @@ func configFile(t *testing.T, text string, mode os.FileMode) (path string) {
 	t.Setenv("XDG_CONFIG_HOME", dir)
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	path = filepath.Join(dir, "distlock", "url")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	writeFile(t, path, text, mode)
 	before := systemFile
 	systemFile = filepath.Join(dir, "etc-distlock.url")
@@ -29,12 +29,8 @@ func configFile(t *testing.T, text string, mode os.FileMode) (path string) {
 
 func writeFile(t *testing.T, path, text string, mode os.FileMode) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(text), mode))
+	must.OK(t, os.Chmod(path, mode))
 }
 
 // Cron starts commands without the variables of a login: a file says where the locks are.
@@ -50,9 +46,7 @@ func TestConfigFile(t *testing.T) {
 	if got, err := a.backendURL(); got != tokenFile || err != nil {
 		t.Errorf("got %q, %v; want %q", got, err, tokenFile)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(path))
 	if got, err := a.backendURL(); got != "mem:from-the-host" || err != nil {
 		t.Errorf("got %q, %v; want the host's file", got, err)
 	}

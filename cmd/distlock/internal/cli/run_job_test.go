@@ -21,14 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // send sends a signal to distlock itself.
 func (p *process) send(sig syscall.Signal) {
 	p.t.Helper()
-	if err := p.Process.Signal(sig); err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, p.Process.Signal(sig))
 }
 
 func TestSignalsArePassedOn(t *testing.T) {
@@ -156,17 +155,11 @@ func TestBrokenLock(t *testing.T) {
 // silentServer returns a URL, and waits for a client that connects to it and gets no answer.
 func silentServer(t *testing.T) (url string, awaitClient func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	return "redis://" + l.Addr().String(), func() {
 		t.Helper()
-		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(l.Accept())(t)
 		t.Cleanup(func() { c.Close() })
 	}
 }
@@ -220,10 +213,7 @@ func TestMinHoldDuringAResize(t *testing.T) {
 // answer.
 func blockWrites(t *testing.T, url string) (release func()) {
 	t.Helper()
-	db, err := sql.Open("sqlite", strings.TrimPrefix(url, "sqlite:"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open("sqlite", strings.TrimPrefix(url, "sqlite:")))(t)
 	conn, err := db.Conn(context.Background())
 	if err == nil {
 		_, err = conn.ExecContext(context.Background(), "PRAGMA busy_timeout = 60000; BEGIN IMMEDIATE")
@@ -278,9 +268,7 @@ func TestStuckStandardError(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			url, fifo := lockFile(t), filepath.Join(t.TempDir(), "fifo")
-			if err := unix.Mkfifo(fifo, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, unix.Mkfifo(fifo, 0o600))
 			p := command(t, url, "run", "--ttl", "4s", "--on-loss", policy, "x", "--", "sh", "-c", `exec >"$0"; echo ready; exec sleep 1000`, fifo)
 			_, p.Stderr = fullPipe(t)
 			p.begin()
@@ -333,12 +321,8 @@ func TestLostBeforeTheStart(t *testing.T) {
 func fullPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	var fds [2]int
-	if err := unix.Pipe(fds[:]); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.SetNonblock(fds[1], true); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Pipe(fds[:]))
+	must.OK(t, unix.SetNonblock(fds[1], true))
 	for _, size := range []int{4096, 1} {
 		for {
 			if _, err := unix.Write(fds[1], make([]byte, size)); errors.Is(err, unix.EAGAIN) {
@@ -348,9 +332,7 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 			}
 		}
 	}
-	if err := unix.SetNonblock(fds[1], false); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.SetNonblock(fds[1], false))
 	unix.CloseOnExec(fds[0])
 	unix.CloseOnExec(fds[1])
 	r, w = os.NewFile(uintptr(fds[0]), "unread"), os.NewFile(uintptr(fds[1]), "full")
@@ -404,9 +386,7 @@ func TestGroupOutlivesASignal(t *testing.T) {
 			p.out.await(t, "told")
 			time.Sleep(100 * time.Millisecond) // were that too short, the test would only see less
 			finishWith(t, url, 75, "run", "--no-wait", "x", "--", "true")
-			if err := os.WriteFile(dir+"/end", nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(dir+"/end", nil, 0o600))
 			p.must(c.code)
 			finishWith(t, url, 0, "run", "--no-wait", "x", "--", "true")
 		})

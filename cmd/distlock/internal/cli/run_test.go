@@ -11,14 +11,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte("echo not executable\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(script, []byte("echo not executable\n"), 0o600))
 	url := lockFile(t)
 	for _, test := range []struct {
 		url  string
@@ -107,10 +107,7 @@ func fenceIn(t *testing.T, text string) uint64 {
 	if m == nil {
 		t.Fatalf("no fence in %q", text)
 	}
-	n, err := strconv.ParseUint(m[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(strconv.ParseUint(m[1], 10, 64))(t)
 	return n
 }
 
@@ -185,9 +182,7 @@ func TestEnvironment(t *testing.T) {
 	p.begin()
 	parts := strings.SplitN(p.must(0).out.String(), "|", 5)
 	var shown lockJSON
-	if err := json.Unmarshal([]byte(parts[4]), &shown); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(parts[4]), &shown))
 	if parts[0] != "z\na b" {
 		t.Errorf("DISTLOCK_NAME %q", parts[0])
 	}
@@ -231,9 +226,7 @@ func TestMinHold(t *testing.T) {
 func TestFormatError(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte("no interpreter is named here\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(script, []byte("no interpreter is named here\n"), 0o700))
 	url := lockFile(t)
 	finishWith(t, url, 126, "run", "x", "--", script)
 	finishWith(t, url, 0, "run", "--no-wait", "x", "--", "true")

@@ -13,29 +13,20 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // terminals makes a pseudo terminal: what is written to keys is typed, and screen is
 // what is shown.
 func terminals(t *testing.T) (keys *os.File, screen *output, tty *os.File) {
 	t.Helper()
-	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys = must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { keys.Close() })
 	fd := int(keys.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n := must.Get(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
+	tty = must.Get(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { tty.Close() })
 	screen = &output{}
 	go io.Copy(screen, keys)
@@ -60,9 +51,7 @@ func atShell(t *testing.T, url, script string, tty *os.File) *process {
 
 func press(t *testing.T, keys *os.File, text string) {
 	t.Helper()
-	if _, err := keys.WriteString(text); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(keys.WriteString(text))(t)
 }
 
 func TestNoticeWhileWaiting(t *testing.T) {
@@ -422,10 +411,7 @@ func TestLossLeavesEarlierChildren(t *testing.T) {
 	p := command(t, url)
 	p.Path, p.Args = "/bin/sh", []string{"sh", "-c", `sleep 1000 >/dev/null 2>&1 & echo "pid-$!-"; exec "$SELF" run --ttl 3s x -- sh -c 'echo ready; exec sleep 1000'`}
 	p.begin()
-	pid, err := strconv.Atoi(strings.Split(p.out.await(t, "ready"), "-")[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := must.Get(strconv.Atoi(strings.Split(p.out.await(t, "ready"), "-")[1]))(t)
 	defer syscall.Kill(pid, syscall.SIGKILL)
 	finishWith(t, url, 0, "unlock", "--force", "x")
 	p.must(exitLost)

@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -38,22 +39,13 @@ func serveOn(t *testing.T, url string, args ...string) (*process, func(method, p
 func caller(t *testing.T, c *http.Client, base string) func(method, path string, header ...string) (int, string, http.Header) {
 	return func(method, path string, header ...string) (int, string, http.Header) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, base+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Get(http.NewRequestWithContext(t.Context(), method, base+path, nil))(t)
 		for i := 0; i+1 < len(header); i += 2 {
 			req.Header.Set(header[i], header[i+1])
 		}
-		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(c.Do(req))(t)
 		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(io.ReadAll(resp.Body))(t)
 		return resp.StatusCode, string(text), resp.Header
 	}
 }
@@ -106,19 +98,14 @@ func TestServeOnASocket(t *testing.T) {
 		p.send(end)
 		p.code()
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, nil, 0o600))
 	finishWith(t, url, 69, "serve", "--listen", "unix:"+path).errors.await(t, "is there and is not a socket")
 }
 
 // authority returns who signs certificates, and the file of its own.
 func authority(t *testing.T) (own *testcert.Authority, file string) {
 	t.Helper()
-	own, err := testcert.Own()
-	if err != nil {
-		t.Fatal(err)
-	}
+	own = must.Get(testcert.Own())(t)
 	return own, own.Files(t).Cert
 }
 
@@ -126,10 +113,7 @@ func authority(t *testing.T) (own *testcert.Authority, file string) {
 func certificate(t *testing.T, name string) (cert, key string, pair tls.Certificate) {
 	t.Helper()
 	own, _ := authority(t)
-	p, err := own.Sign(func(c *x509.Certificate) { c.Subject.CommonName = name })
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(own.Sign(func(c *x509.Certificate) { c.Subject.CommonName = name }))(t)
 	f := p.Files(t)
 	return f.Cert, f.Key, p.TLS(t)
 }
@@ -163,9 +147,7 @@ func TestServeWithTLS(t *testing.T) {
 		t.Fatalf("token prints %q", made)
 	}
 	tokens := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(tokens, []byte(m[2]+"\nbilling cert:billing lock *\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(tokens, []byte(m[2]+"\nbilling cert:billing lock *\n"), 0o600))
 	cert, key, _ := certificate(t, "server")
 	own, clientCA := authority(t)
 	_, _, clientPair := certificate(t, "billing")
@@ -204,10 +186,7 @@ func TestServeReadsCertificatesAgain(t *testing.T) {
 	address, _, _ := strings.Cut(p.out.String(), " ")
 	shows := func(want string) {
 		t.Helper()
-		c, err := tls.Dial("tcp", address, &tls.Config{RootCAs: own.Roots(), Certificates: []tls.Certificate{first}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(tls.Dial("tcp", address, &tls.Config{RootCAs: own.Roots(), Certificates: []tls.Certificate{first}}))(t)
 		defer c.Close()
 		if got := c.ConnectionState().PeerCertificates[0].Subject.CommonName; got != want {
 			t.Errorf("the server shows %q; want %q", got, want)
@@ -215,9 +194,7 @@ func TestServeReadsCertificatesAgain(t *testing.T) {
 	}
 	replace := func(path, by string) {
 		t.Helper()
-		if err := os.Rename(by, path); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Rename(by, path))
 	}
 	shows("first")
 	nextCert, nextKey, _ := certificate(t, "second")
@@ -237,9 +214,7 @@ func TestServeRefuses(t *testing.T) {
 	url := lockFile(t)
 	cert, key, _ := certificate(t, "server")
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, []byte("ci secret lock *\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(empty, []byte("ci secret lock *\n"), 0o600))
 	for _, c := range []struct {
 		says string
 		args []string
@@ -284,10 +259,7 @@ func TestHTTPErrors(t *testing.T) {
 // A further host name can be allowed beside the names of this host, which no page of a stranger has.
 func TestHostNames(t *testing.T) {
 	t.Parallel()
-	name, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := must.Get(os.Hostname())(t)
 	local, remote := []string{"127.0.0.1:7077", "[::1]:7077", "unix:/s"}, []string{"127.0.0.1:7077", "10.0.0.1:7077"}
 	for _, c := range []struct {
 		o    serveOptions
@@ -308,4 +280,25 @@ func TestHostNames(t *testing.T) {
 			t.Errorf("%+v: %v, want %v", c.o, got, c.want)
 		}
 	}
+}
+
+// Through a server the commands do what they do with its backend. Its memory is no other process's, but all
+// reach it.
+func TestCommandsThroughServer(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s")
+	start(t, "mem:", "serve", "--listen", "unix:"+path, "--drain", "0s").out.await(t, " serves ")
+	url := "http+unix://" + path
+	held := start(t, url, "run", "door", "--", "sh", "-c", "echo inside $DISTLOCK_FENCE; exec sleep 60")
+	held.out.await(t, "inside 1")
+	finishWith(t, url, exitBusy, "run", "--no-wait", "door", "--", "true")
+	finishWith(t, url, 0, "ls").out.await(t, "door")
+	finishWith(t, url, 0, "show", "door").out.await(t, "program  sh")
+	finishWith(t, url, 0, "unlock", "--ask", "door")
+	held.must(128 + 15)
+	held = start(t, url, "run", "--ttl", "9s", "door", "--", "sh", "-c", "echo inside; exec sleep 60")
+	held.out.await(t, "inside")
+	finishWith(t, url, 0, "unlock", "--force", "door")
+	held.must(exitLost)
+	finishWith(t, url, 0, "run", "--no-wait", "door", "--", "true")
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestTableOfWideCharacters(t *testing.T) {
@@ -12,9 +14,7 @@ func TestTableOfWideCharacters(t *testing.T) {
 	tab.add("cafe\u0301", "read")
 	tab.add("ｗide", "read")
 	var b strings.Builder
-	if err := tab.write(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, tab.write(&b))
 	want := "NAME      MODE\n订单:555  exclusive\ncafe\u0301      read\nｗide     read\n"
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)

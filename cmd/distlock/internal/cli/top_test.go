@@ -12,6 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,9 +22,7 @@ func TestTop(t *testing.T) {
 	url := lockFile(t)
 	first, release := hold(t, url, "door")
 	keys, shown, tty := terminals(t)
-	if err := unix.IoctlSetWinsize(int(keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 150}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.IoctlSetWinsize(int(keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 150}))
 	p := command(t, url, "top", "--every", "10ms").atTerminal(tty)
 	// Only cells that change are drawn: words are awaited where other characters, or none, were before.
 	shown.await(t, "door")

@@ -19,6 +19,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -137,10 +139,7 @@ type site struct {
 
 func newSite(t *testing.T, k kind, params string) *site {
 	s := &site{kind: k, t: t, database: k.srv.Database(t)}
-	u, err := url.Parse(k.srv.User(t, s.database, "pw", k.grant))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(k.srv.User(t, s.database, "pw", k.grant)))(t)
 	s.user = u.User.Username()
 	u.RawQuery = strings.TrimPrefix(u.RawQuery+"&create=true&"+params, "&")
 	s.url = u.String()
@@ -173,15 +172,11 @@ func (s *site) verify() (code int, out string, most int) {
 	}
 	during(func() {
 		n := 0
-		if err := admin.QueryRow(fmt.Sprintf(s.count, s.user)).Scan(&n); err != nil {
-			s.t.Error(err)
-		}
+		expect.OK(s.t, admin.QueryRow(fmt.Sprintf(s.count, s.user)).Scan(&n))
 		most = max(most, n)
 	})
 	during(func() {
-		if err := s.connect(); err != nil {
-			s.t.Errorf("another client: %v", err)
-		}
+		expect.OK(s.t, s.connect(), "another client")
 	})
 	code, out, errs := inProcess("verify", s.url, "--run", greedy)
 	close(stop)
@@ -341,6 +336,25 @@ func TestCapped(t *testing.T) {
 	} {
 		if got, pools := capped(c.url, 5); got != c.want || pools != c.pools {
 			t.Errorf("%s: got %s, %v; want %s", c.url, got, pools, c.want)
+		}
+	}
+}
+
+func TestSchema(t *testing.T) {
+	for _, test := range []struct{ args, says string }{
+		{"schema mysql", "CREATE TABLE IF NOT EXISTS `distlock_locks`"},
+		{"schema mysql --table app.locks", "CREATE TABLE IF NOT EXISTS `app`.`locks`"},
+		{"schema mysql --strategy forupdate", "CREATE TABLE IF NOT EXISTS `distlock_mutexes`"},
+		{"schema mysql --strategy session", "CREATE TABLE IF NOT EXISTS `distlock_sessions`"},
+		{"schema postgres", `CREATE TABLE IF NOT EXISTS "distlock_locks"`},
+		{"schema postgres --table app.locks", `CREATE TABLE IF NOT EXISTS "app"."locks"`},
+		{"schema postgres --strategy advisory", "CREATE "},
+		{"schema --help", "distlock schema mysql|postgres [flags]"},
+		{"help schema", "for mysql row, forupdate, session; for postgres row, advisory"},
+	} {
+		code, out, err := inProcess(strings.Fields(test.args)...)
+		if code != 0 || !strings.Contains(out, test.says) || err != "" {
+			t.Errorf("%s: got %d, %q, %q; want %q", test.args, code, out, err, test.says)
 		}
 	}
 }

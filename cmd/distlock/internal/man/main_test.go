@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Every command has a page, with its tables of exit codes as they are in the help.
 func TestPages(t *testing.T) {
 	dir := t.TempDir()
-	if err := write(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, write(dir))
 	for page, want := range map[string]string{
 		"distlock":               "\\fBdistlock-run(1)\\fP",
 		"distlock-run":           "\n75   busy: another client holds the lock",
