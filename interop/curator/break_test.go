@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/interop"
 )
 
@@ -47,10 +49,7 @@ func TestLongInspect(t *testing.T) {
 
 func (f *fixture) inspect(t *testing.T) distlock.Info {
 	t.Helper()
-	info, err := f.c.Inspect(t.Context(), f.name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(f.c.Inspect(t.Context(), f.name))(t)
 	return info
 }
 
@@ -86,18 +85,14 @@ func goBreaks(t *testing.T, s *fixture) {
 		t.Fatalf("info: %+v", info)
 	}
 	start := time.Now()
-	if err := s.c.ForceUnlock(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.c.ForceUnlock(t.Context(), info))
 	g := waiter.Granted(t)
 	if took := g.At.Sub(start); took > interop.Prompt {
 		t.Errorf("granted %v after it was broken", took)
 	}
 	s.on(s.th, "mine").Says(t, "true")
 	s.on(s.th, "unlock").Wait(t)
-	if err := s.c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
-		t.Errorf("broken again: %v", err)
-	}
+	expect.Be(t, s.c.ForceUnlock(t.Context(), info), distlock.ErrLost, "broken again")
 	interop.IsHeld(t, s.lock)
 	interop.Give(t, g)
 	s.leavesNothing(t)
@@ -136,4 +131,64 @@ func TestLongKindsAreToldApart(t *testing.T) {
 		}
 		s.on(s.th, "unlock").Wait(t)
 	}
+}
+
+// Java's Revoker requests the release from a holder in Go. Its lock passes to a waiter in Java.
+func TestLongJavaAsksGo(t *testing.T) {
+	each(t, func(t *testing.T, e *edition) {
+		s := newFixture(t, single(t), e, mutex)
+		var took []time.Duration
+		for range 10 {
+			took = append(took, s.javaAsksGo(t))
+		}
+		interop.Judge(t, "Java's question reached Go", took)
+		s.leavesNothing(t)
+	})
+}
+
+// javaAsksGo returns the time from Java's request until Go is notified.
+func (f *fixture) javaAsksGo(t *testing.T) time.Duration {
+	asked := make(chan time.Time, 2)
+	h := must.Get(f.c.Mutex(f.name, distlock.Revocable(func(*distlock.Lease) { asked <- time.Now() })).Lock(t.Context()))(t)
+	waiter := f.on(f.th, "lock")
+	f.th.Parks(t)
+	node := f.other.Call("participants", f.java, f.name).Wait(t)[0]
+	called := interop.At(t, f.other.Call("ask", f.java, node).Wait(t))
+	at := interop.Await(t, asked, "a question")
+	if h.Err() != nil {
+		t.Errorf("the lease ended: %v", h.Err())
+	}
+	interop.Give(t, h)
+	waiter.Wait(t)
+	f.on(f.th, "unlock").Wait(t)
+	if len(asked) > 0 {
+		t.Error("revoked twice")
+	}
+	return at.Sub(called)
+}
+
+// Go requests the release from a holder in Java that has called makeRevocable, and waits for the lock.
+func TestLongGoAsksJava(t *testing.T) {
+	each(t, func(t *testing.T, e *edition) {
+		s := newFixture(t, single(t), e, mutex)
+		var took []time.Duration
+		for range 10 {
+			took = append(took, s.goAsksJava(t))
+		}
+		interop.Judge(t, "Go's question reached Java", took)
+		s.leavesNothing(t)
+	})
+}
+
+// goAsksJava returns the time from Go's request until Java is notified.
+func (f *fixture) goAsksJava(t *testing.T) time.Duration {
+	f.th.Call("agree", f.java, f.name).Wait(t)
+	f.on(f.th, "lock").Wait(t)
+	waiter := interop.Pass(t, f.lock)
+	called := time.Now()
+	must.OK(t, f.c.Revoke(t.Context(), f.inspect(t)))
+	at := interop.At(t, f.th.Call("asked", f.java, f.name).Wait(t))
+	f.on(f.th, "unlock").Wait(t)
+	waiter.Granted(t)
+	return at.Sub(called)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/interop"
 )
 
@@ -75,18 +76,13 @@ func TestLongReadersAreTogether(t *testing.T) {
 func TestLongGoDowngrades(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newFixture(t, single(t), e, read)
-		w, err := s.c.RWMutex(s.name).Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(s.c.RWMutex(s.name).Lock(t.Context()))(t)
 		reader := s.on(s.th, "lock")
 		s.th.Parks(t)
 		writer := s.onKind(s.other, write, "lock")
 		s.other.Parks(t)
 		start := time.Now()
-		if err := w.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, w.Downgrade(t.Context()))
 		if took := interop.At(t, reader.Wait(t)).Sub(start); took > interop.Prompt {
 			t.Errorf("Java's reader came in after %v", took)
 		}
@@ -165,9 +161,7 @@ func TestLongJavaDowngradesBeforeAWriter(t *testing.T) {
 func before55(t *testing.T, version string) bool {
 	t.Helper()
 	var major, minor int
-	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fmt.Sscanf(version, "%d.%d", &major, &minor))(t)
 	return major < 5 || major == 5 && minor < 5
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/etcdlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/interop/peers"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -84,10 +85,7 @@ func newName() string { return "test-" + rand.Text() }
 // client connects etcd's own client.
 func (d *deployment) client(t *testing.T) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{d.Addr()}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(clientv3.New(clientv3.Config{Endpoints: []string{d.Addr()}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()}))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -95,10 +93,7 @@ func (d *deployment) client(t *testing.T) *clientv3.Client {
 // lockKeys returns the keys of a lock's holders and waiters, in order.
 func lockKeys(t *testing.T, c *clientv3.Client, name string) []string {
 	t.Helper()
-	r, err := c.Get(t.Context(), prefix+name+"/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(c.Get(t.Context(), prefix+name+"/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)))(t)
 	var keys []string
 	for _, kv := range r.Kvs {
 		keys = append(keys, string(kv.Key))
@@ -123,20 +118,14 @@ func (d *deployment) url() string { return d.URL() + "/" + prefix }
 // distlock makes a client with a connection of its own.
 func (d *deployment) distlock(t *testing.T, opts *distlock.Options) peers.Distlock {
 	t.Helper()
-	b, err := driver.Open(t.Context(), d.url())
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(driver.Open(t.Context(), d.url()))(t)
 	return peers.NewDistlock(t, b, opts)
 }
 
 // distlockOn makes a client on a shared connection.
 func distlockOn(t *testing.T, c *clientv3.Client) peers.Distlock {
 	t.Helper()
-	b, err := etcdlock.New(c, &etcdlock.Options{Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(etcdlock.New(c, &etcdlock.Options{Prefix: prefix}))(t)
 	return peers.NewDistlock(t, b, nil)
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/interop/peers"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -28,10 +29,7 @@ func newMutex(t *testing.T, d *deployment) peers.Peer { return newSession(t, d.c
 
 func newSession(t *testing.T, c *clientv3.Client) mutexSide {
 	t.Helper()
-	s, err := concurrency.NewSession(c, concurrency.WithTTL(int(leaseTTL.Seconds())))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(concurrency.NewSession(c, concurrency.WithTTL(int(leaseTTL.Seconds()))))(t)
 	t.Cleanup(func() { s.Close() })
 	return mutexSide{s}
 }
@@ -71,14 +69,8 @@ func newV3lock(t *testing.T, d *deployment) peers.Peer { return leaseV3lock(t, d
 
 func leaseV3lock(t *testing.T, c *clientv3.Client, ttl time.Duration) v3lockSide {
 	t.Helper()
-	l, err := c.Grant(t.Context(), int64(ttl.Seconds()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	alive, err := c.KeepAlive(t.Context(), l.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(c.Grant(t.Context(), int64(ttl.Seconds())))(t)
+	alive := must.Get(c.KeepAlive(t.Context(), l.ID))(t)
 	go func() {
 		for range alive {
 		}
@@ -114,9 +106,7 @@ type etcdctlSide struct {
 func newEtcdctl(current bool) func(t *testing.T, d *deployment) peers.Peer {
 	return func(t *testing.T, d *deployment) peers.Peer {
 		fifo := filepath.Join(t.TempDir(), "fifo")
-		if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, syscall.Mkfifo(fifo, 0o600))
 		return etcdctlSide{t, testserver.Etcdctl(t, current), d.Addr(), fifo}
 	}
 }

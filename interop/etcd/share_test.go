@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +9,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/interop/peers"
 )
@@ -103,24 +104,15 @@ func TestBreakPeers(t *testing.T) {
 		h := peers.Take(t, p.open(t, d), name)
 		w := peers.StartWaiter(t, d.distlock(t, nil), name)
 		awaitKeys(t, c, name, 2)
-		info, err := us.Inspect(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(us.Inspect(t.Context(), name))(t)
 		w.Waits(t)
-		if err := us.ForceUnlock(t.Context(), info); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, us.ForceUnlock(t.Context(), info))
 		g := w.Granted(t)
 		if g.Fence() <= h.Fence() {
 			t.Errorf("fence %d came after %d", g.Fence(), h.Fence())
 		}
-		if err := us.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("force-unlocked again: %v", err)
-		}
-		if err := h.Unlock(t.Context()); err != nil {
-			t.Errorf("the peer's unlock: %v", err)
-		}
+		expect.Be(t, us.ForceUnlock(t.Context(), info), distlock.ErrLost, "force-unlocked again")
+		expect.OK(t, h.Unlock(t.Context()), "the peer's unlock")
 		if keys := lockKeys(t, c, name); len(keys) != 1 {
 			t.Errorf("distlock holds by %q", keys)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/etcdlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -88,10 +89,7 @@ func withEtcd(client *clientv3.Client, f func(*distlock.Client) error) error {
 
 func newEtcd(t *testing.T) *clientv3.Client {
 	server := testserver.SharedEtcd(t)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr()}, Context: t.Context()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(clientv3.New(clientv3.Config{Endpoints: []string{server.Addr()}, Context: t.Context()}))(t)
 	t.Cleanup(func() { client.Close() })
 	return client
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/backend/redislock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-redsync/redsync/v4"
 	redsyncredis "github.com/go-redsync/redsync/v4/redis"
@@ -110,10 +112,7 @@ func both(ctx context.Context, old version, locks *distlock.Client, work func(co
 
 func TestHoldingBoth(t *testing.T) {
 	client := newRedis(t)
-	locks, err := distlock.Open(t.Context(), testserver.SharedRedis(t).URL(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := must.Get(distlock.Open(t.Context(), testserver.SharedRedis(t).URL(), nil))(t)
 	defer locks.Close()
 	transitional := func(ctx context.Context, work func(context.Context) error) error {
 		return both(ctx, beforeWithRedsync(client), locks, work)
@@ -127,9 +126,7 @@ func TestHoldingBoth(t *testing.T) {
 
 func TestFromRedisson(t *testing.T) {
 	url := testserver.SharedRedis(t).URL() + "?layout=redisson"
-	if err := afterRedisson(t.Context(), url, func(ctx context.Context) error { return context.Cause(ctx) }); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, afterRedisson(t.Context(), url, func(ctx context.Context) error { return context.Cause(ctx) }))
 }
 
 func afterRedisson(ctx context.Context, url string, work func(context.Context) error) error {

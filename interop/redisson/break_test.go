@@ -1,12 +1,13 @@
 package redisson
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/interop"
 )
 
@@ -103,14 +104,10 @@ func goBreaks(t *testing.T, d *deployment, k kind) {
 	if err != nil || len(info.Holders) != 1 {
 		t.Fatalf("inspect: %+v, %v", info, err)
 	}
-	if err := s.c.ForceUnlock(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.c.ForceUnlock(t.Context(), info))
 	h := interop.Take(t, s.lock)
 	s.javaUnlocks(s.th, held).Refused(t, "Illegal") // MonitorState, or Argument for a permit
-	if err := s.c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
-		t.Errorf("broken again: %v", err)
-	}
+	expect.Be(t, s.c.ForceUnlock(t.Context(), info), distlock.ErrLost, "broken again")
 	if k.Sharing != "reading" {
 		interop.IsHeld(t, s.lock)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/interop"
 	"github.com/redis/go-redis/v9"
 )
@@ -18,14 +19,11 @@ func TestLongFairWakeUps(t *testing.T) { wakeUps(t, single(t), fair, 40) }
 // line returns how many clients are queued for a lock.
 func line(t *testing.T, d *deployment, name string) (n int64) {
 	t.Helper()
-	err := d.masters(t.Context(), func(ctx context.Context, c *redis.Client) error {
+	must.OK(t, d.masters(t.Context(), func(ctx context.Context, c *redis.Client) error {
 		more, err := c.LLen(ctx, "redisson_lock_queue:{"+name+"}").Result()
 		n += more
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return n
 }
 

@@ -5,22 +5,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/interop"
 )
 
 // Go turns a write lock into a read lock: Java's readers are granted at once, its writers are not.
 func TestLongGoDowngrades(t *testing.T) {
 	s := newFixture(t, single(t), read, nil)
-	w, err := s.c.RWMutex(s.name).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(s.c.RWMutex(s.name).Lock(t.Context()))(t)
 	reader := s.on(s.th, "lock", interop.Millis(lease))
 	s.th.Parks(t)
 	start := time.Now()
-	if err := w.Downgrade(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.Downgrade(t.Context()))
 	if took := interop.At(t, reader.Wait(t)).Sub(start); took > interop.Prompt {
 		t.Errorf("Java's reader came in after %v", took)
 	}
