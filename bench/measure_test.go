@@ -17,6 +17,7 @@ import (
 
 	"github.com/distlock/distlock/bench/measured"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -51,14 +52,9 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	record.Machine = m.machine()
-	text, err = json.MarshalIndent(record, "", "\t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text = must.Get(json.MarshalIndent(record, "", "\t"))(t)
 	t.Logf("%s", text)
-	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, append(text, '\n'), 0o644))
 }
 
 // meter measures for the simulator.

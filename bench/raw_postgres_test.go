@@ -7,8 +7,10 @@ import (
 	"strconv"
 	"time"
 
+	"cirello.io/pglock"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/lib/pq" // the driver that cirello.io/pglock requires
 )
 
 // rawPostgres opens a pgx pool, which prepares each statement once, for mutexes of one kind.
@@ -168,3 +170,33 @@ func (p *insertDeletePostgres) unlock() error {
 	_, err := p.db.Exec(context.Background(), "DELETE FROM bench_keys WHERE k = $1 AND owner = $2", p.name, p.owner)
 	return err
 }
+
+// openCirello uses cirello.io/pglock like its README. A refused client waits for the whole lease, even
+// if the lock is released earlier.
+func openCirello(lease time.Duration) func(string, time.Duration) (client, error) {
+	return func(url string, _ time.Duration) (client, error) {
+		db, err := newPool("postgres", url)
+		if err != nil {
+			return nil, err
+		}
+		c, err := pglock.New(db, pglock.WithLeaseDuration(lease), pglock.WithHeartbeatFrequency(lease/4))
+		if err != nil {
+			return nil, err
+		}
+		newMutex := func(name string) mutex { return &cirelloMutex{c: c, name: name} }
+		return sqlClient{newMutex, func() { db.Close() }}, c.TryCreateTable()
+	}
+}
+
+type cirelloMutex struct {
+	c    *pglock.Client
+	name string
+	held *pglock.Lock
+}
+
+func (m *cirelloMutex) lock(ctx context.Context) (err error) {
+	m.held, err = m.c.AcquireContext(ctx, m.name)
+	return err
+}
+
+func (m *cirelloMutex) unlock() error { return m.c.Release(m.held) }

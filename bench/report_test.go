@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/bench/report"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var (
@@ -23,10 +24,7 @@ var (
 // load on the machine affects all alike. Ratios are computed within a round. Without -report it runs
 // nothing.
 func TestReport(t *testing.T) {
-	pattern, err := regexp.Compile(*reportFlag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pattern := must.Get(regexp.Compile(*reportFlag))(t)
 	if *reportFlag == "" {
 		if *saveFlag {
 			save(t, &report.Results{})

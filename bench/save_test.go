@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/bench/report"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // root is the project's folder.
@@ -19,16 +20,11 @@ const root = ".."
 // is ended keeps what it has measured.
 func save(t *testing.T, news *report.Results) {
 	t.Helper()
-	all, err := report.Read(root + "/" + report.ResultsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(report.Read(root + "/" + report.ResultsFile))(t)
 	for _, s := range news.Scenarios {
 		all.Put(s)
 	}
-	if err := all.Write(root); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, all.Write(root))
 }
 
 // result returns the measurements of a scenario, for the document.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -33,10 +34,7 @@ func startInstalledEtcd(tb testing.TB) coordinator {
 
 func newEtcdServer(tb testing.TB, s *testserver.EtcdServer) coordinator {
 	tb.Helper()
-	admin, err := newEtcdClient(s.Addr())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	admin := must.Get(newEtcdClient(s.Addr()))(tb)
 	tb.Cleanup(func() { admin.Close() })
 	return &etcdServer{s, admin}
 }

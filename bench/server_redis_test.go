@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/rueidis"
 )
@@ -21,10 +22,7 @@ type redisServer struct {
 func startRedis(tb testing.TB) coordinator {
 	tb.Helper()
 	srv := testserver.SharedRedis(tb)
-	admin, err := newRueidis(srv.Addr())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	admin := must.Get(newRueidis(srv.Addr()))(tb)
 	tb.Cleanup(admin.Close)
 	return &redisServer{srv, admin}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-zookeeper/zk"
 )
@@ -21,10 +22,7 @@ type zooKeeperServer struct {
 func startZooKeeper(tb testing.TB) coordinator {
 	tb.Helper()
 	s := testserver.SharedZooKeeper(tb)
-	admin, err := newZooKeeperClient(s.Addr(), ttl)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	admin := must.Get(newZooKeeperClient(s.Addr(), ttl))(tb)
 	tb.Cleanup(admin.Close)
 	return &zooKeeperServer{s, admin}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/bench/report"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 const root = "../.."
@@ -14,10 +15,7 @@ const root = "../.."
 // The document and its charts say what was measured, and nothing else.
 func TestDocumentIsMadeFromTheResults(t *testing.T) {
 	files := isMadeFromTheResults(t, root)
-	charts, err := filepath.Glob(filepath.Join(root, "docs/performance/*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	charts := must.Get(filepath.Glob(filepath.Join(root, "docs/performance/*")))(t)
 	if len(charts) != len(files)-1 {
 		t.Errorf("there are %d charts, and the document shows %d", len(charts), len(files)-1)
 	}
@@ -26,14 +24,8 @@ func TestDocumentIsMadeFromTheResults(t *testing.T) {
 // isMadeFromTheResults compares the document and its charts with the results in the project's folder, and returns them.
 func isMadeFromTheResults(t *testing.T, root string) map[string][]byte {
 	t.Helper()
-	results, err := report.Read(filepath.Join(root, report.ResultsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := results.Files()
-	if err != nil {
-		t.Fatal(err)
-	}
+	results := must.Get(report.Read(filepath.Join(root, report.ResultsFile)))(t)
+	files := must.Get(results.Files())(t)
 	for path, want := range files {
 		got, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil || !bytes.Equal(got, want) {
@@ -45,10 +37,7 @@ func isMadeFromTheResults(t *testing.T, root string) map[string][]byte {
 
 // The results are rounded when they are written, and the charts must not be drawn from more digits.
 func TestChartsOfRoundedResults(t *testing.T) {
-	results, err := report.Read(filepath.Join(root, report.ResultsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	results := must.Get(report.Read(filepath.Join(root, report.ResultsFile)))(t)
 	for _, s := range results.Scenarios {
 		for _, row := range s.Rows {
 			for i := range row.Figures {
@@ -57,11 +46,7 @@ func TestChartsOfRoundedResults(t *testing.T) {
 		}
 	}
 	elsewhere := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(elsewhere, filepath.Dir(report.ResultsFile)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := results.Write(elsewhere); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Join(elsewhere, filepath.Dir(report.ResultsFile)), 0o755))
+	must.OK(t, results.Write(elsewhere))
 	isMadeFromTheResults(t, elsewhere)
 }
