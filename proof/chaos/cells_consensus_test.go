@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -33,10 +34,7 @@ func etcd(s *scene) {
 	s.url = strings.Replace(srv.URL(), srv.Addr(), s.proxy.Addr(), 1)
 	s.do = func(command ...string) {
 		ask := fmt.Sprintf(`{"action":%q,"alarm":"NOSPACE"}`, command[0])
-		resp, err := http.Post("http://"+srv.Addr()+"/v3/maintenance/alarm", "application/json", strings.NewReader(ask))
-		if err != nil {
-			s.Fatal(err)
-		}
+		resp := must.Get(http.Post("http://"+srv.Addr()+"/v3/maintenance/alarm", "application/json", strings.NewReader(ask)))(s)
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
 			s.Fatalf("alarm: %s", resp.Status)

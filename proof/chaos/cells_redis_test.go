@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -19,9 +21,7 @@ func redis(args ...string) func(*scene) {
 		s.url, s.direct = "redis://"+s.proxy.Addr(), srv.URL()
 		s.awaitRefusal = func() { s.awaitError(func() error { _, err := srv.Do("SET", "full", "?"); return err }) }
 		s.do = func(command ...string) {
-			if _, err := srv.Do(command...); err != nil {
-				s.Fatalf("%v: %v", command, err)
-			}
+			must.OK(s, expect.Err(srv.Do(command...)), command)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -53,18 +54,10 @@ func (l *lockServer) Addr() string { return l.addr }
 
 // Start returns once the server listens.
 func (l *lockServer) Start() {
-	path, err := cli()
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	path := must.Get(cli())(l.t)
 	l.cmd = exec.Command(path, "serve", "--url", l.store, "--listen", l.addr, "--log", "off")
-	out, err := l.cmd.StdoutPipe()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	if err := testserver.Spawn(l.cmd); err != nil {
-		l.t.Fatal(err)
-	}
+	out := must.Get(l.cmd.StdoutPipe())(l.t)
+	must.OK(l.t, testserver.Spawn(l.cmd))
 	if line, err := bufio.NewReader(out).ReadString('\n'); !strings.Contains(line, " serves ") {
 		l.t.Fatalf("distlock serve says %q, %v", line, err)
 	}

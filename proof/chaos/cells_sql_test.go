@@ -11,15 +11,13 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // database lets workers reach a database through a proxy; where is its URL as the server has it.
 func database(s *scene, srv server, where, strategy string) {
-	u, err := url.Parse(where)
-	if err != nil {
-		s.Fatal(err)
-	}
+	u := must.Get(url.Parse(where))(s)
 	q := u.Query()
 	q.Set("create", "true")
 	q.Set("strategy", strategy)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -22,10 +23,7 @@ func TestLongClockAheadEndsSessions(t *testing.T) {
 	srv := testserver.Postgres(t, testserver.PostgresOptions{})
 	for _, level := range []string{"session", "transaction"} {
 		t.Run(level, func(t *testing.T) {
-			u, err := url.Parse(srv.Database(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := must.Get(url.Parse(srv.Database(t)))(t)
 			q := u.Query()
 			q.Set("create", "true")
 			q.Set("strategy", "advisory")
@@ -33,15 +31,9 @@ func TestLongClockAheadEndsSessions(t *testing.T) {
 			u.RawQuery = q.Encode()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			locks, err := distlock.Open(ctx, u.String(), &distlock.Options{TTL: 2 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			locks := must.Get(distlock.Open(ctx, u.String(), &distlock.Options{TTL: 2 * time.Second}))(t)
 			defer locks.Close()
-			held, err := locks.Mutex(hot).Lock(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			held := must.Get(locks.Mutex(hot).Lock(ctx))(t)
 			for held.Context().Err() == nil && ctx.Err() == nil {
 				clock.set(t, clock.value+time.Minute.Microseconds())
 				// The next renewal sets an alarm for a second later, when the server would look whether its client lives. The
@@ -51,10 +43,7 @@ func TestLongClockAheadEndsSessions(t *testing.T) {
 			if err := context.Cause(held.Context()); !errors.Is(err, distlock.ErrLost) {
 				t.Errorf("the lease ended with %v", err)
 			}
-			next, err := locks.Mutex(hot).Lock(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := must.Get(locks.Mutex(hot).Lock(ctx))(t)
 			if next.Fence() <= held.Fence() {
 				t.Errorf("fence %d after %d", next.Fence(), held.Fence())
 			}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/testkit/trace"
 	"github.com/distlock/distlock/proof/chaos/internal/judge"
@@ -81,10 +82,7 @@ func (c *crew) start() {
 	c.t.Helper()
 	c.started++
 	c.config.Process = c.started
-	text, err := json.Marshal(c.config)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(c.config))(c.t)
 	cmd := exec.Command(os.Args[0])
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "LD_PRELOAD=") { // a clock that jumps is the server's
@@ -93,17 +91,9 @@ func (c *crew) start() {
 	}
 	cmd.Env = append(cmd.Env, workerEnv+"="+string(text))
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := testserver.Spawn(cmd); err != nil {
-		c.t.Fatal(err)
-	}
+	stdin := must.Get(cmd.StdinPipe())(c.t)
+	stdout := must.Get(cmd.StdoutPipe())(c.t)
+	must.OK(c.t, testserver.Spawn(cmd))
 	m := &member{c.started, cmd, stdin, make(chan struct{})}
 	c.members = append(c.members, m)
 	go c.listen(m, stdout)

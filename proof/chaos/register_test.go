@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Access is how a worker presents itself to the register.
@@ -52,14 +54,9 @@ type Updates struct {
 func startRegister(t *testing.T) (*register, string) {
 	r := &register{plain: map[string]int{}, fenced: map[string]int{}, fences: map[string]uint64{}, late: map[string]bool{}, long: make(chan Access, 1)}
 	server := rpc.NewServer()
-	if err := server.RegisterName("Register", r); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, server.RegisterName("Register", r))
 	socket := filepath.Join(t.TempDir(), "register")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("unix", socket))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/proof/chaos/internal/judge"
 )
 
@@ -141,10 +142,7 @@ func table(results map[string]result) string {
 // The page has the table of the results; with -save it is written: go test -run TestReport -save.
 func TestReport(t *testing.T) {
 	text := table(load(t))
-	old, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := must.Get(os.ReadFile(page))(t)
 	before, rest, begins := strings.Cut(string(old), beginMark)
 	now, after, ends := strings.Cut(rest, endMark)
 	if !begins || !ends {
@@ -156,9 +154,7 @@ func TestReport(t *testing.T) {
 	if !*saves {
 		t.Fatalf("the table in %s is not that of %s: go test -run TestReport -save", page, resultsFile)
 	}
-	if err := os.WriteFile(page, []byte(before+beginMark+text+endMark+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(page, []byte(before+beginMark+text+endMark+after), 0o644))
 }
 
 func TestRunsAreAddedUp(t *testing.T) {

@@ -24,7 +24,9 @@ import (
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/server"
 )
@@ -86,13 +88,8 @@ func child(t *testing.T, role, url, arg string) (*exec.Cmd, string) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleEnv+"="+role, urlEnv+"="+url, argEnv+"="+arg)
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Spawn(cmd); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, testserver.Spawn(cmd))
 	t.Cleanup(func() { killed(cmd) })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || strings.HasPrefix(line, "error") {
@@ -129,14 +126,8 @@ const token = "7f0a-token-of-the-tests"
 func newSite(t *testing.T, o server.Options) *site {
 	t.Helper()
 	s := &site{redis: testserver.SharedRedis(t).URL()}
-	b, err := driver.Open(t.Context(), s.redis)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := server.New(b, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(driver.Open(t.Context(), s.redis))(t)
+	h := must.Get(server.New(b, o))(t)
 	var n atomic.Int64
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -153,9 +144,7 @@ func newSite(t *testing.T, o server.Options) *site {
 	})
 	srv := httptest.NewServer(handler)
 	s.url, s.unix = srv.URL, socket(t, handler)
-	if s.c, err = distlock.Open(t.Context(), s.redis, nil); err != nil {
-		t.Fatal(err)
-	}
+	s.c = must.Get(distlock.Open(t.Context(), s.redis, nil))(t)
 	t.Cleanup(func() {
 		srv.CloseClientConnections()
 		srv.Close()
@@ -172,10 +161,7 @@ func socket(t *testing.T, h http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", filepath.Join(dir, "socket"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("unix", filepath.Join(dir, "socket")))(t)
 	srv := &http.Server{Handler: h}
 	go srv.Serve(l)
 	t.Cleanup(func() {
@@ -194,18 +180,13 @@ func take(t *testing.T, c *distlock.Client, name string) *distlock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	l, err := c.Mutex(name).Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(c.Mutex(name).Lock(ctx))(t)
 	return l
 }
 
 func give(t *testing.T, l *distlock.Lease) {
 	t.Helper()
-	if err := l.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, l.Unlock(t.Context()))
 }
 
 // waits returns once a client waits for the lock.
@@ -232,10 +213,7 @@ func TestExample(t *testing.T) { eachClient(t, example) }
 func example(t *testing.T, l *language) {
 	redis := testserver.Redis(t) // of its own, since the name of the lock is as in the README
 	_, url := serverProcess(t, redis.URL())
-	c, err := distlock.Open(t.Context(), redis.URL(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.Open(t.Context(), redis.URL(), nil))(t)
 	defer c.Close()
 	before := take(t, c, "report")
 	give(t, before)
@@ -293,10 +271,7 @@ func modes(t *testing.T, l *language) {
 		url = s.unix
 	}
 	p, name := l.start(t, url), newName()
-	reader, err := s.c.RWMutex(name).TryRLock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	reader := must.Get(s.c.RWMutex(name).TryRLock(t.Context()))(t)
 	p.say("lock", name, 30_000, 0, "write", 0)
 	p.fails("Held")
 	p.say("lock", name, 30_000, 0, "read", 0)
@@ -305,10 +280,7 @@ func modes(t *testing.T, l *language) {
 	p.say("release")
 	p.hears("released")
 	name = newName()
-	permit, err := s.c.Semaphore(name, 2).TryAcquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	permit := must.Get(s.c.Semaphore(name, 2).TryAcquire(t.Context()))(t)
 	p.say("lock", name, 30_000, 0, "exclusive", 2)
 	p.hearsNumber("held")
 	if _, err := s.c.Semaphore(name, 2).TryAcquire(t.Context()); err == nil {
@@ -324,13 +296,8 @@ func TestRefusals(t *testing.T) { eachClient(t, refusals) }
 
 func refusals(t *testing.T, l *language) {
 	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "ci sha256:%x lock ci/\n", sha256.Sum256([]byte(token))), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	access, err := server.OpenAccess(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, fmt.Appendf(nil, "ci sha256:%x lock ci/\n", sha256.Sum256([]byte(token))), 0o600))
+	access := must.Get(server.OpenAccess(file, nil))(t)
 	s := newSite(t, server.Options{Access: access})
 	wrong := l.startAs(t, token+"?", s.url)
 	wrong.say("lock", "ci/x", 30_000, -1, "exclusive", 0)
@@ -362,9 +329,7 @@ func exclusion(t *testing.T, takesPart func(*language) bool) {
 	s.lossy.Store(true)
 	victim, mortal := serverProcess(t, s.redis)
 	name, file := newName(), filepath.Join(t.TempDir(), "number")
-	if err := os.WriteFile(file, []byte("0 0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("0 0"), 0o600))
 	var peers []*peer
 	for _, l := range languages {
 		if takesPart(l) {
@@ -442,9 +407,7 @@ func stoppedServer(t *testing.T, l *language) {
 	stopped, url := serverProcess(t, s.redis)
 	p, name := l.start(t, url), newName()
 	fence := p.lock(name, 1500*time.Millisecond)
-	if err := stopped.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, stopped.Process.Signal(syscall.SIGSTOP))
 	next := take(t, s.c, name)
 	noticed(t, p, fence, next, monotonic(t))
 }
@@ -496,29 +459,19 @@ func killedHolders(t *testing.T, l *language) {
 // The script in docs/clients.md takes the lock, releases it, and respects another client's lock.
 func TestShell(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../docs/clients.md"))(t)
 	_, script, _ := strings.Cut(string(text), "```sh\n")
 	script, _, _ = strings.Cut(script, "```")
 	s, name, dir := newSite(t, server.Options{}), newName(), t.TempDir()
 	script = strings.Replace(script, "http://localhost:7077/v1/locks/report", s.url+"/v1/locks/"+httpwire.SegmentOf(name), 1)
 	script = strings.Replace(script, "wait=20s", "wait=0s", 1)
-	if err := os.WriteFile(filepath.Join(dir, "report"), []byte("#!/bin/sh\necho $FENCE >fence; read wait\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "report"), []byte("#!/bin/sh\necho $FENCE >fence; read wait\n"), 0o700))
 	testserver.Tool(t, "curl")
 	run := func() (*exec.Cmd, io.Closer) {
 		cmd := exec.Command("sh", "-c", script)
 		cmd.Dir = dir
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := testserver.Spawn(cmd); err != nil {
-			t.Fatal(err)
-		}
+		in := must.Get(cmd.StdinPipe())(t)
+		must.OK(t, testserver.Spawn(cmd))
 		return cmd, in
 	}
 	before := take(t, s.c, name)

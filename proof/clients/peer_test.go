@@ -19,6 +19,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -144,17 +145,9 @@ func (l *language) startAs(t *testing.T, token string, urls ...string) *peer {
 	if token != "" {
 		cmd.Env = append(cmd.Environ(), "DISTLOCK_TOKEN="+token)
 	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Spawn(cmd); err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(cmd.StdinPipe())(t)
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, testserver.Spawn(cmd))
 	p := &peer{t, cmd, in, make(chan string, 100)}
 	go func() {
 		defer close(p.lines)
@@ -217,9 +210,7 @@ func (p *peer) lock(name string, ttl time.Duration) uint64 {
 
 func (p *peer) signal(s syscall.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, p.cmd.Process.Signal(s))
 }
 
 func (p *peer) kill() {

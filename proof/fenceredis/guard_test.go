@@ -14,6 +14,8 @@ import (
 
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/fence/fenceredis"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
@@ -34,10 +36,7 @@ func byGoRedis(client redis.UniversalClient) *fenceredis.Guard {
 }
 
 func byRueidis(t *testing.T, addrs ...string) *fenceredis.Guard {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs, DisableCache: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs, DisableCache: true}))(t)
 	t.Cleanup(client.Close)
 	return fenceredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
 		return rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny()
@@ -107,12 +106,8 @@ func TestStaleScriptDoesNotRun(t *testing.T) {
 			_, err := g.Run(t.Context(), resource, f, "redis.call('SET', KEYS[1], ARGV[1])", []string{resource}, []string{value})
 			return err
 		}
-		if err := set(34, "90"); err != nil {
-			t.Fatal(err)
-		}
-		if err := set(33, "99"); !errors.Is(err, fence.ErrStale) {
-			t.Fatal(err)
-		}
+		must.OK(t, set(34, "90"))
+		must.Be(t, set(33, "99"), fence.ErrStale)
 		if got, err := g.Run(t.Context(), resource, 34, "return redis.call('GET', KEYS[1])", []string{resource}, nil); got != "90" {
 			t.Errorf("%v, %v", got, err)
 		}
@@ -122,16 +117,11 @@ func TestStaleScriptDoesNotRun(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	eachClient(t, func(t *testing.T, g *fenceredis.Guard, resource string) {
 		ctx := t.Context()
-		key, err := fenceredis.Key(resource)
-		if err != nil {
-			t.Fatal(err)
-		}
+		key := must.Get(fenceredis.Key(resource))(t)
 		odd := resource + "odd"
 		oddKey, _ := fenceredis.Key(odd)
 		client := goRedis(t, testserver.SharedRedis(t).Addr())
-		if err := errors.Join(client.LPush(ctx, key, 1).Err(), client.Set(ctx, oddKey, "-3", 0).Err()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(client.LPush(ctx, key, 1).Err(), client.Set(ctx, oddKey, "-3", 0).Err()))
 		if err := g.Enter(ctx, resource, 33); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || !strings.Contains(err.Error(), key) {
 			t.Errorf("a list: %v", err)
 		}
@@ -151,9 +141,7 @@ func TestBadInput(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		if err := g.Enter(ended, "a", 33); !errors.Is(err, context.Canceled) {
-			t.Errorf("a context that has ended: %v", err)
-		}
+		expect.Be(t, g.Enter(ended, "a", 33), context.Canceled, "a context that has ended")
 	})
 }
 

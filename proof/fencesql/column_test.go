@@ -7,6 +7,8 @@ import (
 
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/fence/fencesql"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // stock creates a table with a fence in each row.
@@ -14,10 +16,7 @@ func (o opened) stock(t *testing.T) *fencesql.Column {
 	t.Helper()
 	o.exec(t, "CREATE TABLE stock (sku INT PRIMARY KEY, quantity INT NOT NULL, fence BIGINT NOT NULL DEFAULT 0)",
 		"INSERT INTO stock (sku, quantity) VALUES (7, 100), (8, 100)")
-	c, err := fencesql.NewColumn(o.dialect, fencesql.Names{Table: "stock", Key: "sku", Fence: "fence"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(fencesql.NewColumn(o.dialect, fencesql.Names{Table: "stock", Key: "sku", Fence: "fence"}))(t)
 	return c
 }
 
@@ -60,10 +59,7 @@ func TestChanged(t *testing.T) {
 			{7, 99, 33, fence.ErrStale},
 			{9, 99, 33, sql.ErrNoRows},
 		} {
-			result, err := o.db.ExecContext(t.Context(), update, step.quantity, step.fence, step.sku, step.fence)
-			if err != nil {
-				t.Fatal(err)
-			}
+			result := must.Get(o.db.ExecContext(t.Context(), update, step.quantity, step.fence, step.sku, step.fence))(t)
 			if err := c.Changed(t.Context(), o.db, result, step.sku, step.fence); !errors.Is(err, step.want) {
 				t.Errorf("%+v: %v", step, err)
 			}
@@ -79,23 +75,13 @@ func TestChanged(t *testing.T) {
 func TestChangedRefuses(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		c := o.stock(t)
-		result, err := o.db.ExecContext(t.Context(), "UPDATE stock SET fence = 33 WHERE sku = 7 AND fence <= 33 AND quantity > 1000")
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := must.Get(o.db.ExecContext(t.Context(), "UPDATE stock SET fence = 33 WHERE sku = 7 AND fence <= 33 AND quantity > 1000"))(t)
 		if err := c.Changed(t.Context(), o.db, result, 7, 33); err == nil || errors.Is(err, fence.ErrStale) {
 			t.Errorf("another condition: %v", err)
 		}
-		result, err = o.db.ExecContext(t.Context(), "UPDATE stock SET fence = 33 WHERE fence <= 33")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Changed(t.Context(), o.db, result, 7, 33); !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("two rows: %v", err)
-		}
-		if err := c.Changed(t.Context(), o.db, result, 7, 0); !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("fence 0: %v", err)
-		}
+		result = must.Get(o.db.ExecContext(t.Context(), "UPDATE stock SET fence = 33 WHERE fence <= 33"))(t)
+		expect.Be(t, c.Changed(t.Context(), o.db, result, 7, 33), fence.ErrInvalid, "two rows")
+		expect.Be(t, c.Changed(t.Context(), o.db, result, 7, 0), fence.ErrInvalid, "fence 0")
 	})
 }
 
@@ -103,24 +89,13 @@ func TestChangedRefuses(t *testing.T) {
 func TestChangedLooksPastTheSnapshot(t *testing.T) {
 	o := databases["mariadb"](t)
 	c := o.stock(t)
-	if err := c.Do(t.Context(), o.db, 7, 33, nothing); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Do(t.Context(), o.db, 7, 33, nothing))
 	tx := o.begin(t, sql.LevelRepeatableRead)
 	var quantity int
-	if err := tx.QueryRowContext(t.Context(), "SELECT quantity FROM stock").Scan(&quantity); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Do(t.Context(), o.db, 7, 34, nothing); err != nil {
-		t.Fatal(err)
-	}
-	result, err := tx.ExecContext(t.Context(), "UPDATE stock SET quantity = 99, fence = 33 WHERE sku = 7 AND fence <= 33")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Changed(t.Context(), tx, result, 7, 33); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("%v", err)
-	}
+	must.OK(t, tx.QueryRowContext(t.Context(), "SELECT quantity FROM stock").Scan(&quantity))
+	must.OK(t, c.Do(t.Context(), o.db, 7, 34, nothing))
+	result := must.Get(tx.ExecContext(t.Context(), "UPDATE stock SET quantity = 99, fence = 33 WHERE sku = 7 AND fence <= 33"))(t)
+	expect.Be(t, c.Changed(t.Context(), tx, result, 7, 33), fence.ErrStale)
 }
 
 func TestColumnReadBeforeEnter(t *testing.T) {
@@ -131,25 +106,16 @@ func TestColumnReadBeforeEnter(t *testing.T) {
 		t.Fatal(n)
 	}
 	var quantity int
-	if err := tx.QueryRowContext(t.Context(), "SELECT quantity FROM stock").Scan(&quantity); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Do(t.Context(), o.db, 7, 34, nothing); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Enter(t.Context(), tx, 7, 35); !errors.Is(err, fencesql.ErrSnapshot) {
-		t.Errorf("%v", err)
-	}
+	must.OK(t, tx.QueryRowContext(t.Context(), "SELECT quantity FROM stock").Scan(&quantity))
+	must.OK(t, c.Do(t.Context(), o.db, 7, 34, nothing))
+	expect.Be(t, c.Enter(t.Context(), tx, 7, 35), fencesql.ErrSnapshot)
 }
 
 func TestColumnsOfAnotherShape(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		o.exec(t, "CREATE TABLE odd (id INT PRIMARY KEY, fence BIGINT)", "INSERT INTO odd VALUES (1, NULL), (2, -5)")
 		for _, key := range []string{"1", "2"} {
-			c, err := fencesql.NewColumn(o.dialect, fencesql.Names{Table: "odd", Key: "id", Fence: "fence"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(fencesql.NewColumn(o.dialect, fencesql.Names{Table: "odd", Key: "id", Fence: "fence"}))(t)
 			if err := c.Do(t.Context(), o.db, key, 33, nothing); o.dialect == fencesql.MySQL && !errors.Is(err, fence.ErrInvalid) {
 				t.Errorf("row %s: %v", key, err)
 			}
@@ -159,10 +125,7 @@ func TestColumnsOfAnotherShape(t *testing.T) {
 				t.Errorf("%+v: %v", n, err)
 			}
 		}
-		missing, err := fencesql.NewColumn(o.dialect, fencesql.Names{Table: "odd", Key: "id", Fence: "token"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		missing := must.Get(fencesql.NewColumn(o.dialect, fencesql.Names{Table: "odd", Key: "id", Fence: "token"}))(t)
 		if err := missing.Do(t.Context(), o.db, 1, 33, nothing); err == nil || errors.Is(err, fence.ErrStale) {
 			t.Errorf("no such column: %v", err)
 		}
@@ -172,14 +135,9 @@ func TestColumnsOfAnotherShape(t *testing.T) {
 func TestBinaryKeys(t *testing.T) {
 	o := databases["mariadb"](t)
 	o.exec(t, "CREATE TABLE files (id BINARY(4) PRIMARY KEY, fence BIGINT NOT NULL DEFAULT 0)", "INSERT INTO files (id) VALUES (x'FF00FE01')")
-	c, err := fencesql.NewColumn(o.dialect, fencesql.Names{Table: "files", Key: "id", Fence: "fence"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(fencesql.NewColumn(o.dialect, fencesql.Names{Table: "files", Key: "id", Fence: "fence"}))(t)
 	key := []byte{0xff, 0, 0xfe, 1}
-	if err := c.Do(t.Context(), o.db, key, 34, nothing); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Do(t.Context(), o.db, key, 34, nothing))
 	var stale *fence.StaleError
 	if err := c.Do(t.Context(), o.db, key, 33, nothing); !errors.As(err, &stale) || stale.Resource != "files ff00fe01" {
 		t.Errorf("%v", err)

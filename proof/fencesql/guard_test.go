@@ -10,6 +10,8 @@ import (
 
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/fence/fencesql"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func nothing(*sql.Tx) error { return nil }
@@ -47,13 +49,9 @@ func TestRollback(t *testing.T) {
 		g := o.guard(t)
 		failure := errors.New("no")
 		for _, f := range []uint64{34, 35} {
-			if err := g.Do(t.Context(), o.db, "a", f, func(*sql.Tx) error { return failure }); !errors.Is(err, failure) {
-				t.Fatal(err)
-			}
+			must.Be(t, g.Do(t.Context(), o.db, "a", f, func(*sql.Tx) error { return failure }), failure)
 		}
-		if err := g.Do(t.Context(), o.db, "a", 33, nothing); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, g.Do(t.Context(), o.db, "a", 33, nothing))
 	})
 }
 
@@ -65,9 +63,7 @@ func TestDoCommits(t *testing.T) {
 			_, err := tx.ExecContext(t.Context(), "INSERT INTO stock VALUES (7)")
 			return err
 		}
-		if err := g.Do(t.Context(), o.db, "a", 1, insert); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, g.Do(t.Context(), o.db, "a", 1, insert))
 		if n := o.number(t, "SELECT n FROM stock"); n != 7 {
 			t.Errorf("%d", n)
 		}
@@ -92,18 +88,14 @@ func TestBadInput(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := g.Do(ctx, o.db, "a", 1, nothing); !errors.Is(err, context.Canceled) {
-			t.Errorf("a context that has ended: %v", err)
-		}
+		expect.Be(t, g.Do(ctx, o.db, "a", 1, nothing), context.Canceled, "a context that has ended")
 	})
 	for _, table := range []string{"a b", "a.b.c", "a;DROP", "`a`", ".a", "a."} {
 		if _, err := fencesql.New(fencesql.MySQL, &fencesql.Options{Table: table}); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("table %q: %v", table, err)
 		}
 	}
-	if _, err := fencesql.New(0, nil); !errors.Is(err, fence.ErrInvalid) {
-		t.Errorf("no dialect: %v", err)
-	}
+	expect.Be(t, expect.Err(fencesql.New(0, nil)), fence.ErrInvalid, "no dialect")
 }
 
 func TestCheckRefuses(t *testing.T) {
@@ -141,10 +133,7 @@ func TestCheckRefuses(t *testing.T) {
 func TestCheckRefusesMyISAM(t *testing.T) {
 	o := databases["mariadb"](t)
 	o.exec(t, "CREATE TABLE flat (resource VARBINARY(512) PRIMARY KEY, fence BIGINT NOT NULL) ENGINE=MyISAM")
-	g, err := fencesql.New(fencesql.MySQL, &fencesql.Options{Table: "flat"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(fencesql.New(fencesql.MySQL, &fencesql.Options{Table: "flat"}))(t)
 	if err := g.Check(t.Context(), o.db); !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "engine") {
 		t.Error(err)
 	}
@@ -158,13 +147,8 @@ func TestCheckWithoutStrictMode(t *testing.T) {
 		"CREATE TABLE small (resource VARBINARY(512) PRIMARY KEY, fence INT NOT NULL)",
 		"CREATE TABLE narrow (resource VARBINARY(20) PRIMARY KEY, fence BIGINT NOT NULL)")
 	for _, table := range []string{"small", "narrow"} {
-		g, err := fencesql.New(fencesql.MySQL, &fencesql.Options{Table: table})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Check(t.Context(), o.db); !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("%s: %v", table, err)
-		}
+		g := must.Get(fencesql.New(fencesql.MySQL, &fencesql.Options{Table: table}))(t)
+		expect.Be(t, g.Check(t.Context(), o.db), fence.ErrInvalid, table)
 	}
 }
 

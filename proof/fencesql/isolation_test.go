@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/fence/fencesql"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // levels returns the isolation levels that the database supports.
@@ -101,9 +103,7 @@ func TestReadBeforeEnter(t *testing.T) {
 		for _, before := range []uint64{0, 33} { // with and without a row
 			o.exec(t, "DELETE FROM distlock_guards", "UPDATE counter SET n = 0")
 			if before > 0 {
-				if err := g.Do(t.Context(), o.db, "counter", before, nothing); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, g.Do(t.Context(), o.db, "counter", before, nothing))
 			}
 			o.readEarly(t, g, level)
 		}
@@ -114,16 +114,12 @@ func (o opened) readEarly(t *testing.T, g *fencesql.Guard, level sql.IsolationLe
 	t.Helper()
 	tx := o.begin(t, level)
 	var n int
-	if err := tx.QueryRowContext(t.Context(), "SELECT n FROM counter").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, tx.QueryRowContext(t.Context(), "SELECT n FROM counter").Scan(&n))
 	if level == sql.LevelSerializable && o.dialect == fencesql.MySQL {
 		_ = tx.Rollback() // the read has locked the row: no other transaction can change it
 		return
 	}
-	if err := g.Do(t.Context(), o.db, "counter", 34, func(tx *sql.Tx) error { return addOne(t.Context(), tx) }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, g.Do(t.Context(), o.db, "counter", 34, func(tx *sql.Tx) error { return addOne(t.Context(), tx) }))
 	err := g.Enter(t.Context(), tx, "counter", 35)
 	if err == nil {
 		err = tx.QueryRowContext(t.Context(), "SELECT n FROM counter").Scan(&n)
@@ -149,9 +145,7 @@ func TestEnterWaits(t *testing.T) {
 		for _, f := range []uint64{33, 33, 34} {
 			o.exec(t, "UPDATE counter SET n = 0")
 			first := o.begin(t, sql.LevelDefault)
-			if err := g.Enter(t.Context(), first, "counter", f); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, g.Enter(t.Context(), first, "counter", f))
 			entered := make(chan error)
 			go func() {
 				entered <- g.Do(t.Context(), o.db, "counter", f, func(tx *sql.Tx) error { return addOne(t.Context(), tx) })
@@ -161,12 +155,8 @@ func TestEnterWaits(t *testing.T) {
 				t.Fatalf("the second did not wait: %v", err)
 			case <-time.After(50 * time.Millisecond):
 			}
-			if err := addOne(t.Context(), first); err != nil {
-				t.Fatal(err)
-			}
-			if err := first.Commit(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, addOne(t.Context(), first))
+			must.OK(t, first.Commit())
 			select {
 			case err := <-entered:
 				if n := o.number(t, "SELECT n FROM counter"); err != nil || n != 2 {
@@ -186,21 +176,15 @@ func TestFirstEntersRace(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		g := o.guard(t)
 		first := o.begin(t, sql.LevelDefault)
-		if err := g.Enter(t.Context(), first, "new", 33); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, g.Enter(t.Context(), first, "new", 33))
 		results := make(chan error)
 		for range others {
 			go func() { results <- g.Do(t.Context(), o.db, "new", 34, nothing) }()
 		}
 		time.Sleep(20 * time.Millisecond) // they may or may not wait by now
-		if err := first.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, first.Rollback())
 		for range others {
-			if err := <-results; err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, <-results)
 		}
 		if n := o.number(t, "SELECT fence FROM distlock_guards WHERE resource = 'new'"); n != 34 {
 			t.Errorf("the guard is at %d", n)

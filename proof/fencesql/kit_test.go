@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/fence/fencesql"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -45,10 +47,7 @@ var databases = map[string]func(t *testing.T) opened{
 
 func open(t *testing.T, d fencesql.Dialect, driver, source string) opened {
 	t.Helper()
-	db, err := sql.Open(driver, source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open(driver, source))(t)
 	t.Cleanup(func() { db.Close() })
 	return opened{d, db}
 }
@@ -76,28 +75,21 @@ func (o opened) guard(t *testing.T) *fencesql.Guard {
 func (o opened) exec(t *testing.T, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
-		if _, err := o.db.ExecContext(t.Context(), s); err != nil {
-			t.Fatalf("%s: %v", s, err)
-		}
+		must.OK(t, expect.Err(o.db.ExecContext(t.Context(), s)), s)
 	}
 }
 
 // number returns the result of a query.
 func (o opened) number(t *testing.T, query string) (n uint64) {
 	t.Helper()
-	if err := o.db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	must.OK(t, o.db.QueryRowContext(t.Context(), query).Scan(&n), query)
 	return n
 }
 
 // begin begins a transaction that ends with the test.
 func (o opened) begin(t *testing.T, level sql.IsolationLevel) *sql.Tx {
 	t.Helper()
-	tx, err := o.db.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(o.db.BeginTx(context.Background(), &sql.TxOptions{Isolation: level}))(t)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }

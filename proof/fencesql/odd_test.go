@@ -2,12 +2,13 @@ package fencesql_test
 
 import (
 	"database/sql"
-	"errors"
 	"math"
 	"testing"
 
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/fence/fencesql"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A type that embeds a *sql.DB, as in helper libraries, is not a transaction.
@@ -15,12 +16,8 @@ func TestNoTransactionInDisguise(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		g, c := o.guard(t), o.stock(t)
 		disguised := struct{ *sql.DB }{o.db}
-		if err := g.Enter(t.Context(), disguised, "a", 1); !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("guard: %v", err)
-		}
-		if err := c.Enter(t.Context(), disguised, 7, 1); !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("column: %v", err)
-		}
+		expect.Be(t, g.Enter(t.Context(), disguised, "a", 1), fence.ErrInvalid, "guard")
+		expect.Be(t, c.Enter(t.Context(), disguised, 7, 1), fence.ErrInvalid, "column")
 	})
 }
 
@@ -28,17 +25,11 @@ func TestNoTransactionInDisguise(t *testing.T) {
 func TestGreatestFence(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		g := o.guard(t)
-		if err := g.Do(t.Context(), o.db, "a", math.MaxInt64, nothing); !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("%v", err)
-		}
+		expect.Be(t, g.Do(t.Context(), o.db, "a", math.MaxInt64, nothing), fence.ErrInvalid)
 		for range 2 {
-			if err := g.Do(t.Context(), o.db, "a", math.MaxInt64-1, nothing); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, g.Do(t.Context(), o.db, "a", math.MaxInt64-1, nothing))
 		}
-		if err := g.Do(t.Context(), o.db, "a", 7, nothing); !errors.Is(err, fence.ErrStale) {
-			t.Error(err)
-		}
+		expect.Be(t, g.Do(t.Context(), o.db, "a", 7, nothing), fence.ErrStale)
 	})
 }
 
@@ -47,18 +38,13 @@ func TestGreatestFence(t *testing.T) {
 func TestRowsWithoutAFence(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		o.exec(t, "CREATE TABLE odd (resource VARCHAR(512) PRIMARY KEY, fence BIGINT)", "INSERT INTO odd VALUES ('none', NULL), ('less', -1)")
-		g, err := fencesql.New(o.dialect, &fencesql.Options{Table: "odd"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := must.Get(fencesql.New(o.dialect, &fencesql.Options{Table: "odd"}))(t)
 		for _, resource := range []string{"none", "less"} {
 			err := g.Do(t.Context(), o.db, resource, 34, nothing)
 			if err != nil {
 				continue // not accepted at all
 			}
-			if err := g.Do(t.Context(), o.db, resource, 33, nothing); !errors.Is(err, fence.ErrStale) {
-				t.Errorf("%s: 33 after 34: %v", resource, err)
-			}
+			expect.Be(t, g.Do(t.Context(), o.db, resource, 33, nothing), fence.ErrStale, resource, "33 after 34")
 		}
 	})
 }

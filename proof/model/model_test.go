@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/tlc"
 )
 
@@ -106,10 +107,7 @@ func TestLongModelMutants(t *testing.T) {
 // config returns the scenario's configuration: with all promises of the specification, or with one.
 func (s scenario) config(t *testing.T, promise string) string {
 	t.Helper()
-	b, err := os.ReadFile(s.spec + ".cfg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(s.spec + ".cfg"))(t)
 	c := string(b)
 	for name, value := range s.constants {
 		c = replace(t, c, `\b`+name+` = .*`, name+" = "+value)

@@ -14,6 +14,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/trace"
 )
 
@@ -88,10 +89,7 @@ func record(t *testing.T, rate, leases int) []trace.Event {
 		r := trace.New(func() time.Duration { return time.Since(began) }, func(e trace.Event) { events = append(events, e) })
 		var group sync.WaitGroup
 		for range 3 {
-			c, err := distlock.New(r.Backend(&faulty{store.Connect(), rate}), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(distlock.New(r.Backend(&faulty{store.Connect(), rate}), nil))(t)
 			defer c.Close()
 			lock := c.RWMutex("lock", distlock.WithTTL(3*time.Second))
 			for range 2 { // the second one is handed the lock in its process

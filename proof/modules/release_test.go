@@ -9,18 +9,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // TestLongRelease releases a copy of this tree, and installs the command from it as users do.
 func TestLongRelease(t *testing.T) {
 	version := fmt.Sprintf("v0.0.1-test.%d", time.Now().UnixNano())
 	repository := filepath.Join(t.TempDir(), "repository")
-	if err := os.CopyFS(repository, os.DirFS(root)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(filepath.Join(repository, ".git")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.CopyFS(repository, os.DirFS(root)))
+	must.OK(t, os.RemoveAll(filepath.Join(repository, ".git")))
 	git := func(args ...string) string { return command(t, repository, nil, "git", args...) }
 	git("init", "-q")
 	git("config", "user.name", "test")

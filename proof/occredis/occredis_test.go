@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/occ"
 	"github.com/distlock/distlock/occ/occredis"
@@ -31,10 +32,7 @@ func each(t *testing.T, test func(t *testing.T, v *occredis.Values, c redis.Univ
 		}), plain, t.Name())
 	})
 	t.Run("rueidis", func(t *testing.T) {
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Get(rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true}))(t)
 		t.Cleanup(client.Close)
 		test(t, occredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
 			return rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny()

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/occ"
 	"github.com/distlock/distlock/occ/occsql"
@@ -48,31 +50,21 @@ func each(t *testing.T, test func(t *testing.T, s shop)) {
 
 func open(t *testing.T, d occsql.Dialect, driver, source string) shop {
 	t.Helper()
-	db, err := sql.Open(driver, source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open(driver, source))(t)
 	t.Cleanup(func() { db.Close() })
 	for _, statement := range []string{
 		"CREATE TABLE stock (sku VARCHAR(50) PRIMARY KEY, quantity INT NOT NULL, version BIGINT NOT NULL DEFAULT 0)",
 		"INSERT INTO stock (sku, quantity) VALUES ('apple', 0), ('pear', 5)",
 	} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(db.ExecContext(t.Context(), statement))(t)
 	}
-	stock, err := occsql.NewColumn[int](d, names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stock := must.Get(occsql.NewColumn[int](d, names))(t)
 	return shop{d, db, stock}
 }
 
 func (s shop) quantity(t *testing.T, sku string) (n int) {
 	t.Helper()
-	if err := s.db.QueryRowContext(t.Context(), "SELECT quantity FROM stock WHERE sku = '"+sku+"'").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.db.QueryRowContext(t.Context(), "SELECT quantity FROM stock WHERE sku = '"+sku+"'").Scan(&n))
 	return n
 }
 
@@ -110,9 +102,7 @@ func TestOneConflict(t *testing.T) {
 		calls, conflicts := 0, 0
 		n, err := s.stock.Update(t.Context(), s.db, "pear", func(n int) (int, error) {
 			if calls++; calls == 1 {
-				if _, err := s.stock.Update(t.Context(), s.db, "pear", func(n int) (int, error) { return n, nil }); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, expect.Err(s.stock.Update(t.Context(), s.db, "pear", func(n int) (int, error) { return n, nil })))
 			}
 			return n + 1, nil
 		}, occ.OnConflict(func(int) { conflicts++ }))
@@ -164,9 +154,7 @@ func TestSerializationFailure(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if _, err := s.stock.Update(t.Context(), s.db, "apple", one, occ.Attempts(10_000)); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, expect.Err(s.stock.Update(t.Context(), s.db, "apple", one, occ.Attempts(10_000))))
 		})
 	}
 	wg.Wait()
@@ -212,14 +200,9 @@ func TestNamesAreQuoted(t *testing.T) {
 		`CREATE TABLE "order"."select" ("from" TEXT PRIMARY KEY, "where" TEXT NOT NULL, "version" BIGINT NOT NULL DEFAULT 0)`,
 		`INSERT INTO "order"."select" VALUES ('x', 'y')`,
 	} {
-		if _, err := s.db.ExecContext(context.Background(), statement); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.db.ExecContext(context.Background(), statement))(t)
 	}
-	c, err := occsql.NewColumn[string](occsql.Postgres, occsql.Names{Table: "order.select", Key: "from", Value: "where", Version: "version"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(occsql.NewColumn[string](occsql.Postgres, occsql.Names{Table: "order.select", Key: "from", Value: "where", Version: "version"}))(t)
 	got, err := c.Update(t.Context(), s.db, "x", func(s string) (string, error) { return s + "z", nil })
 	if err != nil || got != "yz" {
 		t.Errorf("%q, %v", got, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/fence"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // started returns a store with n in it.
@@ -148,10 +149,7 @@ func overlap(t *testing.T, s store, fenceReads bool) (left int) {
 		if !fenceReads {
 			f = 0
 		}
-		n, err := s.read(ctx, f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(s.read(ctx, f))(t)
 		return n
 	}
 	write := func(n int, f uint64) bool {
@@ -170,9 +168,6 @@ func overlap(t *testing.T, s store, fenceReads bool) (left int) {
 	if !sold {
 		write(read(35)-1, 35)
 	}
-	left, err := s.read(ctx, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left = must.Get(s.read(ctx, 0))(t)
 	return left
 }

@@ -19,6 +19,7 @@ import (
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -127,28 +128,21 @@ func overtake(t *testing.T, storeKind string, k kind, withFence bool) (stale boo
 		t.Fatal(err)
 	}
 	defer locks.Close()
-	if err := s.write(ctx, 100, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.write(ctx, 100, 0))
 	c := startChild(t, storeKind, lockURL, dataURL, withFence)
 	c.expect(t, "looked")
 	c.signal(t, syscall.SIGSTOP)
-	if err := locks.Mutex(name).Do(ctx, func(ctx context.Context) error {
+	must.OK(t, locks.Mutex(name).Do(ctx, func(ctx context.Context) error {
 		f := fenceOf(distlock.FromContext(ctx), withFence)
 		n, err := s.read(ctx, f)
 		if err != nil {
 			return err
 		}
 		return s.write(ctx, n-10, f)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	c.signal(t, syscall.SIGCONT)
 	answer := c.finish(t)
-	left, err = s.read(ctx, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left = must.Get(s.read(ctx, 0))(t)
 	return answer == "stale: true", left
 }
 
@@ -167,17 +161,9 @@ func startChild(t *testing.T, storeKind, lockURL, dataURL string, withFence bool
 	}
 	cmd := exec.Command(os.Args[0], childArg, storeKind, lockURL, dataURL, mode)
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Spawn(cmd); err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(cmd.StdinPipe())(t)
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, testserver.Spawn(cmd))
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -203,16 +189,12 @@ func (c *child) expect(t *testing.T, want string) {
 
 func (c *child) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	if err := c.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.cmd.Process.Signal(s))
 }
 
 // finish lets the child write, and returns its answer.
 func (c *child) finish(t *testing.T) string {
 	t.Helper()
-	if _, err := io.WriteString(c.in, "go on\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c.in, "go on\n"))(t)
 	return c.line(t)
 }

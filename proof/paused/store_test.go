@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/fence/fencehttp"
 	"github.com/distlock/distlock/fence/fenceredis"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
@@ -116,10 +117,7 @@ func startHTTP(t *testing.T) (lockURL, dataURL string) {
 		}
 		fmt.Fprint(w, n)
 	})
-	guarded, err := fencehttp.New(number, new(fence.Memory), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	guarded := must.Get(fencehttp.New(number, new(fence.Memory), nil))(t)
 	mux := http.NewServeMux()
 	mux.Handle("/"+plain, number)
 	mux.Handle("/"+fenced, guarded)

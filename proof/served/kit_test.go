@@ -15,7 +15,9 @@ import (
 
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/server"
 )
@@ -91,9 +93,7 @@ func (p *process) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.backend = p.connect()
-	if p.server, err = server.New(p.backend, server.Options{}); err != nil {
-		p.t.Fatal(err)
-	}
+	p.server = must.Get(server.New(p.backend, server.Options{}))(p.t)
 	p.http = &http.Server{Handler: p.server}
 	go p.http.Serve(l)
 }
@@ -110,17 +110,12 @@ func (p *process) kill() {
 func (p *process) drain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.server.Drain(p.t.Context()); err != nil {
-		p.t.Error(err)
-	}
+	expect.OK(p.t, p.server.Drain(p.t.Context()))
 }
 
 func open(t testing.TB, rawURL string) driver.Backend {
 	t.Helper()
-	b, err := driver.Open(context.Background(), rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(driver.Open(context.Background(), rawURL))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }

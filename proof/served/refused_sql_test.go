@@ -8,6 +8,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -42,9 +44,7 @@ func accountOfPostgres(t *testing.T) (address string, withdraw, restore func()) 
 	db := pg.DB(t, plain)
 	do := func(statements ...string) {
 		for _, s := range statements {
-			if _, err := db.Exec(s); err != nil {
-				t.Errorf("%s: %v", s, err)
-			}
+			expect.OK(t, expect.Err(db.Exec(s)), s)
 		}
 	}
 	end := "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + name + "'"
@@ -55,10 +55,7 @@ func accountOfMariaDB(t *testing.T) (address string, withdraw, restore func()) {
 	srv := testserver.SharedMariaDB(t)
 	plain := srv.Database(t)
 	open(t, plain+and(plain)+"create=true")
-	u, err := url.Parse(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(plain))(t)
 	address = srv.User(t, plain, "secret", "ALL ON "+strings.TrimPrefix(u.Path, "/")+".*")
 	name := userIn(t, address) + "@'%'"
 	return address, func() {
@@ -69,10 +66,7 @@ func accountOfMariaDB(t *testing.T) (address string, withdraw, restore func()) {
 }
 
 func userIn(t *testing.T, address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(address))(t)
 	return u.User.Username()
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/server"
 )
@@ -34,23 +36,15 @@ func (g *guarded) allow(token, rights string) {
 	hash := sha256.Sum256([]byte(token))
 	next := g.file + ".next"
 	err := os.WriteFile(next, []byte("ci sha256:"+hex.EncodeToString(hash[:])+" "+rights+" *\n"), 0o600)
-	if err := errors.Join(err, os.Rename(next, g.file)); err != nil {
-		g.t.Error(err)
-	}
+	expect.OK(g.t, errors.Join(err, os.Rename(next, g.file)))
 }
 
 func guard(t testing.TB, b driver.Backend) *guarded {
 	t.Helper()
 	g := &guarded{t: t, file: filepath.Join(t.TempDir(), "tokens")}
 	g.allow(secret, "lock,see,ask,break")
-	access, err := server.OpenAccess(g.file, func(err error) { t.Error(err) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := server.New(b, server.Options{Access: access})
-	if err != nil {
-		t.Fatal(err)
-	}
+	access := must.Get(server.OpenAccess(g.file, func(err error) { t.Error(err) }))(t)
+	s := must.Get(server.New(b, server.Options{Access: access}))(t)
 	srv := httptest.NewServer(http.Handler(s))
 	t.Cleanup(srv.Close)
 	g.host = strings.TrimPrefix(srv.URL, "http://")
@@ -100,9 +94,7 @@ func TestRefusedByTheStore(t *testing.T) {
 			drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
 				user := "u" + driver.NewOwner()
 				set := func(rules ...string) {
-					if _, err := srv.Do(append([]string{"ACL", "SETUSER", user}, rules...)...); err != nil {
-						t.Error(err)
-					}
+					expect.OK(t, expect.Err(srv.Do(append([]string{"ACL", "SETUSER", user}, rules...)...)))
 				}
 				set("on", ">pw", "~*", "&*", "+@all")
 				t.Cleanup(func() { srv.Do("ACL", "DELUSER", user) })
@@ -134,15 +126,11 @@ func TestTokenIsExchanged(t *testing.T) {
 	g := guard(t, store)
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(token string) {
-		if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
 	}
 	write("wrong")
 	address := "http://" + g.host + "/?password_file=" + url.QueryEscape(file)
-	if _, err := driver.Open(t.Context(), address); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("a wrong token at Open: %v; want ErrInvalid", err)
-	}
+	expect.Be(t, expect.Err(driver.Open(t.Context(), address)), driver.ErrInvalid, "a wrong token at Open")
 	write(secret)
 	b := open(t, address)
 	r := request("lock")
@@ -156,10 +144,6 @@ func TestTokenIsExchanged(t *testing.T) {
 		return err != nil
 	})
 	write("next")
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Errorf("with the next token: %v", err)
-	}
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Errorf("with the next token: %v", err)
-	}
+	expect.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "with the next token")
+	expect.OK(t, b.Release(t.Context(), r.Hold), "with the next token")
 }

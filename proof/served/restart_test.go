@@ -15,6 +15,8 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -58,10 +60,7 @@ func hosts(servers ...*process) string {
 // client makes a client, which ends with the test.
 func client(t testing.TB, url string, o *distlock.Options) *distlock.Client {
 	t.Helper()
-	c, err := distlock.New(open(t, url), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(open(t, url), o))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -83,10 +82,7 @@ func TestServersAreKilled(t *testing.T) {
 	clients := []*distlock.Client{client(t, hosts(servers...), options), client(t, hosts(servers[1], servers[0]), options)}
 	var held []*distlock.Lease
 	for i := range 20 {
-		lease, err := clients[i%2].Mutex(fmt.Sprint(prefix, " held ", i)).Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(clients[i%2].Mutex(fmt.Sprint(prefix, " held ", i)).Lock(t.Context()))(t)
 		held = append(held, lease)
 	}
 
@@ -153,24 +149,17 @@ func TestDraining(t *testing.T) {
 	r := request("held")
 	mustAcquire(t, b, r)
 	waiter := request("held")
-	watch, err := b.(driver.Watcher).Watch(t.Context(), waiter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	watch := must.Get(b.(driver.Watcher).Watch(t.Context(), waiter))(t)
 	defer watch.Close()
 	one.drain()
 	signalled(t, watch, "the stream has ended")
 	mustAcquire(t, b, request("new"))
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Errorf("renew: %v", err)
-	}
+	expect.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "renew")
 	only := open(t, one.url())
 	if _, err := only.Acquire(t.Context(), request("other")); !errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
 		t.Errorf("acquire at a server that drains: %v", err)
 	}
-	if err := only.Release(t.Context(), r.Hold); err != nil {
-		t.Errorf("release at a server that drains: %v", err)
-	}
+	expect.OK(t, only.Release(t.Context(), r.Hold), "release at a server that drains")
 	signalled(t, watch, "the release")
 }
 
@@ -182,10 +171,7 @@ func TestStreamsComeBack(t *testing.T) {
 	b, direct := open(t, p.url()), store.Connect()
 	held := request("held")
 	mustAcquire(t, direct, held)
-	watch, err := b.(driver.Watcher).Watch(t.Context(), request("held"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	watch := must.Get(b.(driver.Watcher).Watch(t.Context(), request("held")))(t)
 	defer watch.Close()
 	asked := make(chan struct{}, 1)
 	r := request("revocable")
@@ -199,9 +185,7 @@ func TestStreamsComeBack(t *testing.T) {
 	p.restart()
 	signalled(t, watch, "the server is back")
 	mustAcquire(t, direct, held)
-	if err := direct.Release(t.Context(), held.Hold); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, direct.Release(t.Context(), held.Hold))
 	signalled(t, watch, "a release after the server is back")
 
 	acquired := false
@@ -210,9 +194,7 @@ func TestStreamsComeBack(t *testing.T) {
 		acquired = err == nil
 		return acquired
 	})
-	if err := direct.Revoke(t.Context(), r.Hold); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, direct.Revoke(t.Context(), r.Hold))
 	select {
 	case <-asked:
 	case <-time.After(time.Minute):
@@ -242,15 +224,11 @@ func TestAnotherBackend(t *testing.T) {
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
 		t.Errorf("renew: %v", err)
 	}
-	if err := stores[1].Connect().List(t.Context(), "", func(name string) bool { t.Errorf("%q is in the other store", name); return true }); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, stores[1].Connect().List(t.Context(), "", func(name string) bool { t.Errorf("%q is in the other store", name); return true }))
 	p.kill()
 	now.Store(0)
 	p.restart()
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Errorf("with the old backend: %v", err)
-	}
+	expect.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "with the old backend")
 }
 
 // A closed client leaves nothing behind, also if its server was silent or gone.
@@ -264,9 +242,7 @@ func TestNothingIsLeft(t *testing.T) {
 			r := request("held by " + driver.NewOwner())
 			r.OnRevoke = func() {}
 			mustAcquire(t, b, r)
-			if _, err := b.(driver.Watcher).Watch(t.Context(), request("held")); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(b.(driver.Watcher).Watch(t.Context(), request("held")))(t)
 			if killed {
 				p.kill()
 				b.Renew(t.Context(), []driver.Hold{r.Hold})

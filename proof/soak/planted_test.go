@@ -14,6 +14,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // leaky loses something at one of a thousand acquires.
@@ -46,9 +48,7 @@ func TestPlantedLeaks(t *testing.T) {
 		}
 		t.Cleanup(func() { l.Close() })
 		r.Name, r.Owner, r.TTL = fmt.Sprint("leaked ", b.acquires.Load()), driver.NewOwner(), time.Hour
-		if _, err := b.Backend.Acquire(t.Context(), r); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, expect.Err(b.Backend.Acquire(t.Context(), r)))
 	}
 	if found := leaksOf(t, b); !slices.Equal(found, []string{"goroutines", "open files", "names"}) {
 		t.Errorf("found %q", found)
@@ -57,10 +57,7 @@ func TestPlantedLeaks(t *testing.T) {
 
 // leaksOf takes locks of a backend, and returns the gauges that are not flat.
 func leaksOf(t *testing.T, b *leaky) (found []string) {
-	client, err := distlock.New(b, &distlock.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(distlock.New(b, &distlock.Options{TTL: ttl}))(t)
 	defer client.Close()
 	gauges := append(own()[1:], count("names", 0, func() (n float64, err error) {
 		err = b.List(t.Context(), "", func(string) bool { n++; return true })

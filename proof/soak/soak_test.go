@@ -25,6 +25,8 @@ import (
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/server"
@@ -101,13 +103,8 @@ func startChild(t *testing.T, url string) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env, cmd.Stderr = append(os.Environ(), childEnv+"="+url), os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Spawn(cmd); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, testserver.Spawn(cmd))
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -259,9 +256,7 @@ func (s *soak) drain() {
 func (s *soak) sweep() {
 	for _, st := range s.stores {
 		if st.sweep != nil && slices.ContainsFunc(st.gauges, func(g *gauge) bool { return !g.returned() }) {
-			if err := st.sweep(); err != nil {
-				s.t.Errorf("%s: %v", st.name, err)
-			}
+			expect.OK(s.t, st.sweep(), st.name)
 		}
 	}
 }
@@ -316,18 +311,13 @@ const report = "../../docs/faults.md"
 // record writes the table into the documentation.
 func record(t *testing.T, table string) {
 	before, after := aroundTable(t)
-	if err := os.WriteFile(report, []byte(before+table+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(report, []byte(before+table+after), 0o644))
 }
 
 // aroundTable returns the page without its table.
 func aroundTable(t *testing.T) (before, after string) {
 	const from, to = "<!-- soak: written by make soak -->\n", "<!-- /soak -->\n"
-	page, err := os.ReadFile(report)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile(report))(t)
 	before, rest, found := strings.Cut(string(page), from)
 	_, after, ends := strings.Cut(rest, to)
 	if !found || !ends {

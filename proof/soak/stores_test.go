@@ -23,6 +23,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -81,10 +82,7 @@ func (s *store) untouched(rows float64) float64 {
 
 func inMemory(t *testing.T) *store {
 	u := "mem:soak" + driver.NewOwner()
-	b, err := driver.Open(t.Context(), u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(driver.Open(t.Context(), u))(t)
 	return &store{name: "memory", urls: [2]string{u, u}, gauges: []*gauge{
 		count("memory: names held", 20, func() (n float64, err error) {
 			err = b.(driver.Inspector).List(t.Context(), "", func(string) bool { n++; return true })

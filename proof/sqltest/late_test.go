@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A hold that was renewed with a longer TTL lives for that TTL, even on a connection that had an
@@ -21,15 +23,11 @@ func TestRenewForLongerOnAUsedConnection(t *testing.T) {
 		long.Owner, long.TTL = brief.Owner, time.Hour
 		for range 2 {
 			takeForLonger(t, b, brief, long)
-			if err := b.Release(t.Context(), brief.Hold); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Release(t.Context(), brief.Hold))
 		}
 		takeForLonger(t, b, brief, long)
 		time.Sleep(life + life/2)
-		if _, err := c.backend(c.user()).Acquire(t.Context(), exclusive(lockName)); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("another's attempt: %v, want ErrHeld", err)
-		}
+		expect.Be(t, expect.Err(c.backend(c.user()).Acquire(t.Context(), exclusive(lockName))), driver.ErrHeld, "another's attempt")
 	})
 }
 

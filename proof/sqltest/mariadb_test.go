@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-sql-driver/mysql"
 )
@@ -38,9 +40,7 @@ func TestMariaDBKeepsItsDataOverAKill(t *testing.T) {
 		t.Errorf("URL %q", database)
 	}
 	db := s.DB(t, database)
-	if err := execute(t, s.SQLServer, database, "CREATE TABLE kept (v INT)", "INSERT INTO kept VALUES (42)"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, execute(t, s.SQLServer, database, "CREATE TABLE kept (v INT)", "INSERT INTO kept VALUES (42)"))
 	s.Kill()
 	if err := execute(t, s.SQLServer, s.URL(), "SELECT 1"); err == nil {
 		t.Fatal("a killed server answers")
@@ -59,9 +59,7 @@ func TestMariaDBUsers(t *testing.T) {
 	database := s.Database(t)
 	s.Exec(t, "CREATE TABLE "+databaseOf(database)+".seen (v INT)")
 	user := s.User(t, database, "se:cret", "SELECT ON "+databaseOf(database)+".*")
-	if err := execute(t, s.SQLServer, user, "SELECT * FROM seen"); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, execute(t, s.SQLServer, user, "SELECT * FROM seen"))
 	if err := execute(t, s.SQLServer, user, "INSERT INTO seen VALUES (1)"); mysqlNumber(err) != 1142 {
 		t.Errorf("a write that is not granted: %v", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib" // testserver does not import the driver
@@ -24,13 +26,9 @@ func sqlState(err error) string {
 func TestPostgresKeepsItsDataOverAKill(t *testing.T) {
 	s := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"work_mem=8MB"}})
 	database := s.Database(t)
-	if err := execute(t, s.SQLServer, database, "CREATE TABLE kept (v int)", "INSERT INTO kept VALUES (42)"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, execute(t, s.SQLServer, database, "CREATE TABLE kept (v int)", "INSERT INTO kept VALUES (42)"))
 	open := s.DB(t, database)
-	if err := open.PingContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, open.PingContext(t.Context()))
 	s.Kill()
 	if err := execute(t, s.SQLServer, s.URL(), "SELECT 1"); err == nil {
 		t.Fatal("a killed server answers")
@@ -50,31 +48,21 @@ func TestPostgresKeepsItsDataOverAKill(t *testing.T) {
 func TestPausedPostgresIsSilent(t *testing.T) {
 	s := testserver.Postgres(t, testserver.PostgresOptions{})
 	db := s.DB(t, s.URL())
-	if err := db.PingContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, db.PingContext(t.Context()))
 	s.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if err := db.PingContext(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a connection of a paused server: %v", err)
-	}
+	expect.Be(t, db.PingContext(ctx), context.DeadlineExceeded, "a connection of a paused server")
 	s.Resume()
-	if err := db.PingContext(t.Context()); err != nil {
-		t.Errorf("after the pause: %v", err)
-	}
+	expect.OK(t, db.PingContext(t.Context()), "after the pause")
 }
 
 func TestPostgresUsers(t *testing.T) {
 	s := testserver.SharedPostgres(t)
 	database := s.Database(t)
-	if err := execute(t, s.SQLServer, database, "CREATE TABLE seen (v int)"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, execute(t, s.SQLServer, database, "CREATE TABLE seen (v int)"))
 	user := s.User(t, database, "se:cret", "SELECT ON ALL TABLES IN SCHEMA public")
-	if err := execute(t, s.SQLServer, user, "SELECT * FROM seen"); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, execute(t, s.SQLServer, user, "SELECT * FROM seen"))
 	if err := execute(t, s.SQLServer, user, "INSERT INTO seen VALUES (1)"); sqlState(err) != "42501" {
 		t.Errorf("a write that is not granted: %v", err)
 	}
@@ -110,18 +98,11 @@ func TestPgBouncer(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			pool := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{Mode: mode})
 			a, b := pool.DB(t, pool.Via(user)), pool.DB(t, pool.Via(user))
-			one, err := a.Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			one := must.Get(a.Conn(t.Context()))(t)
 			defer one.Close()
 			var first, other int
-			if err := one.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&first); err != nil {
-				t.Fatal(err)
-			}
-			if err := b.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&other); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, one.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&first))
+			must.OK(t, b.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&other))
 			if (first == other) != shares {
 				t.Errorf("two clients have the processes %d and %d", first, other)
 			}
@@ -139,9 +120,7 @@ func TestLongOtherVersionsOfPostgres(t *testing.T) {
 			if got := s.Ask(t, "SHOW server_version"); !strings.HasPrefix(got, version+".") {
 				t.Errorf("version %s", got)
 			}
-			if err := execute(t, s.SQLServer, s.Database(t), "CREATE TABLE made (v int)"); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, execute(t, s.SQLServer, s.Database(t), "CREATE TABLE made (v int)"))
 		})
 	}
 }

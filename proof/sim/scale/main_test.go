@@ -8,16 +8,15 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestLongDocumentIsWhatTheSimulatorSays(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("other processors round differently")
 	}
-	files, err := document()
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(document())(t)
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", name))
 		if err != nil {
@@ -30,10 +29,7 @@ func TestLongDocumentIsWhatTheSimulatorSays(t *testing.T) {
 
 // TestDocumentHasTheTextOfTheTemplate finds at once a sentence that was changed in only one of the two.
 func TestDocumentHasTheTextOfTheTemplate(t *testing.T) {
-	file, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "scale.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.ReadFile(filepath.Join("..", "..", "..", "docs", "scale.md")))(t)
 	rest := string(file)
 	for _, want := range regexp.MustCompile(`\{\{[^}]*\}\}`).Split(text, -1) {
 		_, after, found := strings.Cut(rest, want)
