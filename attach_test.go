@@ -12,6 +12,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A hold that was kept for MinHold and is attached again lives on when MinHold is over.
@@ -21,14 +23,9 @@ func TestAttachOfAKeptHold(t *testing.T) {
 		lease := mustLock(t, c.Mutex("x", distlock.MinHold(2*ttl)))
 		mustUnlock(t, lease)
 		time.Sleep(ttl)
-		again, err := c.Attach(t.Context(), "x", lease.Owner())
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Get(c.Attach(t.Context(), "x", lease.Owner()))(t)
 		time.Sleep(4 * ttl)
-		if err := again.Err(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, again.Err())
 		mustUnlock(t, again)
 		free(t, c, "x")
 	})
@@ -79,9 +76,7 @@ func TestDetachThenAttach(t *testing.T) {
 				t.Errorf("%s: attached %v with fence %d, want %v with %d", name, lease.Mode(), lease.Fence(), taken.Mode(), taken.Fence())
 			}
 			time.Sleep(10 * distlock.DefaultTTL)
-			if err := lease.Err(); err != nil {
-				t.Errorf("%s: it was not renewed: %v", name, err)
-			}
+			expect.OK(t, lease.Err(), name, "it was not renewed")
 			mustUnlock(t, lease)
 			free(t, a, name)
 		}
@@ -103,9 +98,7 @@ func TestDetachedHoldsEnd(t *testing.T) {
 		if l, err := b.Attach(t.Context(), "x", owner); !errors.Is(err, distlock.ErrLost) || l != nil {
 			t.Errorf("Attach of an ended hold: %v", err)
 		}
-		if err := next.Err(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, next.Err())
 		mustUnlock(t, next)
 	})
 }
@@ -127,9 +120,7 @@ func TestAttachWithoutAnAnswer(t *testing.T) {
 			t.Error("the hold was touched")
 		}
 		r.set(func(r *rig) { r.renew = nil })
-		if _, err := a.Attach(t.Context(), "x", taken.Owner()); err != nil {
-			t.Errorf("once more: %v", err)
-		}
+		expect.OK(t, expect.Err(a.Attach(t.Context(), "x", taken.Owner())), "once more")
 	})
 }
 
@@ -155,23 +146,16 @@ func TestAttachedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pairOfClients(t)
 		taken := mustLock(t, a.Mutex("x"))
-		second, err := b.Attach(t.Context(), "x", taken.Owner())
-		if err != nil {
-			t.Fatal(err)
-		}
+		second := must.Get(b.Attach(t.Context(), "x", taken.Owner()))(t)
 		mustUnlock(t, taken)
 		next := mustLock(t, a.Mutex("x"))
 		if next.Fence() <= second.Fence() {
 			t.Errorf("fence %d after %d", next.Fence(), second.Fence())
 		}
 		<-second.Context().Done()
-		if err := second.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Unlock of a hold that is gone: %v", err)
-		}
+		expect.Be(t, second.Unlock(t.Context()), distlock.ErrLost, "Unlock of a hold that is gone")
 		time.Sleep(time.Minute)
-		if err := next.Err(); err != nil {
-			t.Errorf("the successor: %v", err)
-		}
+		expect.OK(t, next.Err(), "the successor")
 	})
 }
 
@@ -179,9 +163,7 @@ func TestAttachedTwice(t *testing.T) {
 func TestAttachByTheSameClient(t *testing.T) {
 	a, b, _ := pairOfClients(t)
 	taken := mustLock(t, a.Mutex("x"))
-	if _, err := a.Attach(t.Context(), "x", taken.Owner()); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("by the holder: %v", err)
-	}
+	expect.Be(t, expect.Err(a.Attach(t.Context(), "x", taken.Owner())), distlock.ErrInvalid, "by the holder")
 	var wg sync.WaitGroup
 	results := make(chan error, 10)
 	for range cap(results) {
@@ -209,10 +191,7 @@ func TestAttachAndDetachRefuse(t *testing.T) {
 	a, b, _ := pairOfClients(t)
 	m := a.Mutex("x", distlock.Reentrant())
 	lease := mustLock(t, m)
-	inner, err := m.Lock(lease.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := must.Get(m.Lock(lease.Context()))(t)
 	if _, err := lease.Detach(t.Context()); !errors.Is(err, distlock.ErrInvalid) || lease.Err() != nil || inner.Err() != nil {
 		t.Errorf("Detach of a re-entered lock: %v", err)
 	}
@@ -234,9 +213,7 @@ func TestAttachAndDetachRefuse(t *testing.T) {
 		}
 	}
 	mustUnlock(t, lease)
-	if _, err := lease.Detach(t.Context()); !errors.Is(err, distlock.ErrReleased) {
-		t.Errorf("Detach after Unlock: %v", err)
-	}
+	expect.Be(t, expect.Err(lease.Detach(t.Context())), distlock.ErrReleased, "Detach after Unlock")
 }
 
 // Where a hold ends with its connection, nothing is detached.
@@ -269,19 +246,14 @@ func TestAttachWithoutTheSightOfOwners(t *testing.T) {
 	store := memlock.NewStore()
 	a, b := client(t, store.Connect(), nil), client(t, hidesOwners{store.Connect()}, nil)
 	taken := mustLock(t, a.Mutex("x"))
-	if _, err := b.Attach(t.Context(), "x", driver.NewOwner()); !errors.Is(err, distlock.ErrLost) {
-		t.Errorf("another owner: %v", err)
-	}
+	expect.Be(t, expect.Err(b.Attach(t.Context(), "x", driver.NewOwner())), distlock.ErrLost, "another owner")
 	lease, err := b.Attach(t.Context(), "x", taken.Owner())
 	if err != nil || lease.Fence() != taken.Fence() {
 		t.Fatalf("got %v, %v", lease, err)
 	}
 	book := a.RWMutex("book")
 	for range 2 {
-		reader, err := book.RLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		reader := must.Get(book.RLock(t.Context()))(t)
 		if l, err := b.Attach(t.Context(), "book", reader.Owner()); err != nil || l.Mode() != distlock.Read {
 			t.Errorf("a reader: %v", err)
 		}
@@ -292,17 +264,9 @@ func TestAttachWithoutTheSightOfOwners(t *testing.T) {
 func TestAttachAfterARefusal(t *testing.T) {
 	a, _, _ := pairOfClients(t)
 	taken := mustLock(t, a.Mutex("x"))
-	if _, err := a.Attach(t.Context(), "x", taken.Owner()); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("by the holder: %v", err)
-	}
-	attached, err := a.Attach(t.Context(), "x", mustDetach(t, taken))
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := a.Attach(t.Context(), "x", mustDetach(t, attached))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Be(t, expect.Err(a.Attach(t.Context(), "x", taken.Owner())), distlock.ErrInvalid, "by the holder")
+	attached := must.Get(a.Attach(t.Context(), "x", mustDetach(t, taken)))(t)
+	again := must.Get(a.Attach(t.Context(), "x", mustDetach(t, attached)))(t)
 	mustUnlock(t, again)
 }
 
@@ -312,13 +276,8 @@ func TestUnlockOfALostLeaseAfterAttach(t *testing.T) {
 		a, b, _ := pairOfClients(t)
 		lost := mustLock(t, a.Mutex("x", distlock.MaxHold(10*time.Second)))
 		<-lost.Context().Done()
-		attached, err := a.Attach(t.Context(), "x", lost.Owner())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := lost.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Unlock of the lost lease: %v", err)
-		}
+		attached := must.Get(a.Attach(t.Context(), "x", lost.Owner()))(t)
+		expect.Be(t, lost.Unlock(t.Context()), distlock.ErrLost, "Unlock of the lost lease")
 		synctest.Wait()
 		if _, err := b.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) || attached.Err() != nil {
 			t.Errorf("beside the attached lease (%v): %v", attached.Err(), err)
@@ -342,9 +301,7 @@ func TestDetachOfALostLease(t *testing.T) {
 		})
 		lease := mustLock(t, c.Mutex("x"))
 		<-lease.Context().Done()
-		if _, err := lease.Detach(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Detach: %v, want ErrLost", err)
-		}
+		expect.Be(t, expect.Err(lease.Detach(t.Context())), distlock.ErrLost, "Detach")
 		synctest.Wait()
 		allFree(t, store)
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // BenchmarkPair measures a lock on memory: alone, with its context, and with Observer.Leaked.
@@ -74,9 +75,7 @@ func BenchmarkHeldLease(b *testing.B) {
 		grown := heapGrowth(func() any {
 			for _, name := range names {
 				hold := driver.Hold{Name: name, Owner: owners.New(), Mode: driver.Exclusive, TTL: time.Hour}
-				if _, err := backend.Acquire(b.Context(), driver.Request{Hold: hold, Fences: 1}); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(backend.Acquire(b.Context(), driver.Request{Hold: hold, Fences: 1}))(b)
 			}
 			return backend
 		})
@@ -115,15 +114,10 @@ func BenchmarkManyLeases(b *testing.B) {
 	for _, n := range []int{100_000, 300_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
-				c, err := distlock.New(memlock.New(), &distlock.Options{TTL: 30 * time.Second})
-				if err != nil {
-					b.Fatal(err)
-				}
+				c := must.Get(distlock.New(memlock.New(), &distlock.Options{TTL: 30 * time.Second}))(b)
 				start := time.Now()
 				for i := range n {
-					if _, err := c.Mutex(fmt.Sprint("held:", i)).TryLock(b.Context()); err != nil {
-						b.Fatal(err)
-					}
+					must.Get(c.Mutex(fmt.Sprint("held:", i)).TryLock(b.Context()))(b)
 				}
 				b.ReportMetric(time.Since(start).Seconds(), "s-to-lock")
 				idle := client(b, memlock.New(), nil)

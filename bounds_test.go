@@ -12,6 +12,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // Times near the greatest that a Duration can hold.
@@ -72,13 +73,9 @@ func TestTimesAtTheBound(t *testing.T) {
 				start := time.Now()
 				lease := mustLock(t, c.Mutex("x", opts...))
 				time.Sleep(time.Hour)
-				if err := lease.Extend(t.Context(), most-time.Second-time.Hour); err != nil {
-					t.Errorf("Extend: %v", err)
-				}
+				expect.OK(t, lease.Extend(t.Context(), most-time.Second-time.Hour), "Extend")
 				time.Sleep(time.Hour)
-				if err := lease.Err(); err != nil {
-					t.Errorf("the lease: %v", err)
-				}
+				expect.OK(t, lease.Err(), "the lease")
 				mustUnlock(t, lease)
 				_, err := other.Mutex("x").TryLock(t.Context())
 				if kept := what == "MinHold"; kept != errors.Is(err, distlock.ErrHeld) {

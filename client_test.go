@@ -13,6 +13,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A wait that is cut short matches the context's error and the last answer.
@@ -76,9 +78,7 @@ func TestWaitThroughAnOutage(t *testing.T) {
 		if _, err := c.Mutex("y").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) || !errors.Is(err, errNetwork) {
 			t.Errorf("try: %v, want ErrUnavailable", err)
 		}
-		if _, err := c.Semaphore("z", 1).TryAcquire(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("try: %v, want ErrUnavailable", err)
-		}
+		expect.Be(t, expect.Err(c.Semaphore("z", 1).TryAcquire(t.Context())), distlock.ErrUnavailable, "try")
 		time.Sleep(10 * time.Minute)
 		start := time.Now()
 		r.set(func(r *rig) { r.acquire = nil })
@@ -110,9 +110,7 @@ func TestGrantExpiredOnArrival(t *testing.T) {
 		mustUnlock(t, lease)
 
 		late = true
-		if _, err := c.Mutex("y").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("try: %v, want ErrUnavailable", err)
-		}
+		expect.Be(t, expect.Err(c.Mutex("y").TryLock(t.Context())), distlock.ErrUnavailable, "try")
 		time.Sleep(time.Second)
 		free(t, c, "y")
 	})
@@ -130,9 +128,7 @@ func TestGrantAfterTheCallerHasGone(t *testing.T) {
 		c := client(t, r, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.Mutex("x").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Lock: %v", err)
-		}
+		expect.Be(t, expect.Err(c.Mutex("x").Lock(ctx)), context.DeadlineExceeded, "Lock")
 		time.Sleep(time.Second)
 		free(t, c, "x")
 	})
@@ -161,9 +157,7 @@ func TestDeadHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		dead := driver.Request{Hold: driver.Hold{Name: "x", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 1300 * time.Millisecond}, Fences: 1}
-		if _, err := store.Connect().Acquire(t.Context(), dead); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(store.Connect().Acquire(t.Context(), dead))(t)
 		start := time.Now()
 		mustUnlock(t, mustLock(t, client(t, store.Connect(), nil).Mutex("x")))
 		within(t, "lock", time.Since(start), 1300*time.Millisecond, 60*time.Millisecond)
@@ -191,9 +185,7 @@ func TestClose(t *testing.T) {
 		}
 		waits := []<-chan error{wait(c.Mutex("x")), wait(c.Mutex("x")), wait(c.Mutex("theirs")), wait(c.Mutex("theirs")), wait(c.Mutex("theirs", distlock.Fair()))}
 		start := time.Now()
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		expect.OK(t, c.Close(), "Close")
 		within(t, "Close", time.Since(start), 0, 0)
 		for i, w := range waits {
 			if err := <-w; !errors.Is(err, distlock.ErrClosed) {
@@ -203,15 +195,9 @@ func TestClose(t *testing.T) {
 		if !errors.Is(context.Cause(ctx), distlock.ErrClosed) || !errors.Is(fixed.Err(), distlock.ErrClosed) {
 			t.Errorf("leases: %v, %v, want ErrClosed", context.Cause(ctx), fixed.Err())
 		}
-		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrClosed) {
-			t.Errorf("Unlock: %v, want ErrClosed", err)
-		}
-		if _, err := c.Mutex("x").Lock(t.Context()); !errors.Is(err, distlock.ErrClosed) {
-			t.Errorf("Lock: %v, want ErrClosed", err)
-		}
-		if _, err := c.Inspect(t.Context(), "x"); !errors.Is(err, distlock.ErrClosed) {
-			t.Errorf("Inspect: %v, want ErrClosed", err)
-		}
+		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrClosed, "Unlock")
+		expect.Be(t, expect.Err(c.Mutex("x").Lock(t.Context())), distlock.ErrClosed, "Lock")
+		expect.Be(t, expect.Err(c.Inspect(t.Context(), "x")), distlock.ErrClosed, "Inspect")
 		if err := c.Close(); err != nil || r.closes.Load() != 1 {
 			t.Errorf("second Close: %v; backend closed %d times", err, r.closes.Load())
 		}
@@ -226,10 +212,7 @@ func TestClose(t *testing.T) {
 func TestCloseOfADeadBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
-		c, err := distlock.New(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(r, nil))(t)
 		for i := range 200 {
 			mustLock(t, c.Mutex(fmt.Sprint(i)))
 		}
@@ -251,14 +234,12 @@ func TestCloseOfADeadBackend(t *testing.T) {
 		}()
 		time.Sleep(10500 * time.Millisecond) // renewals and an attempt are in flight
 		start := time.Now()
-		err = c.Close()
+		err := c.Close()
 		if err == nil || !strings.Contains(err.Error(), "200 locks") {
 			t.Errorf("Close: %v, want it to report 200 locks", err)
 		}
 		within(t, "Close", time.Since(start), 0, 15*time.Second)
-		if err := <-got; !errors.Is(err, distlock.ErrClosed) {
-			t.Errorf("waiter: %v, want ErrClosed", err)
-		}
+		expect.Be(t, <-got, distlock.ErrClosed, "waiter")
 		time.Sleep(2 * time.Minute) // attempts in progress give up with the TTL
 	})
 }
@@ -297,9 +278,7 @@ func TestBadNamesAndOptions(t *testing.T) {
 			t.Errorf("%s: %v, want %v that says %q", name, err, tc.kind, tc.says)
 		}
 	}
-	if _, err := c.Semaphore("x", 0).TryAcquire(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("no permits: %v", err)
-	}
+	expect.Be(t, expect.Err(c.Semaphore("x", 0).TryAcquire(t.Context())), distlock.ErrInvalid, "no permits")
 	if r.acquires.Load() != 0 {
 		t.Error("invalid values reached the backend")
 	}
@@ -314,13 +293,9 @@ func TestBadClientOptions(t *testing.T) {
 		"window":          {HandoffWindow: -1},
 		"call timeout":    {CallTimeout: -1},
 	} {
-		if _, err := distlock.New(memlock.New(), &o); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", name, err)
-		}
+		expect.Be(t, expect.Err(distlock.New(memlock.New(), &o)), distlock.ErrInvalid, name)
 	}
-	if _, err := distlock.New(nil, nil); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("nil backend: %v, want ErrInvalid", err)
-	}
+	expect.Be(t, expect.Err(distlock.New(nil, nil)), distlock.ErrInvalid, "nil backend")
 }
 
 func TestOpen(t *testing.T) {
@@ -343,13 +318,8 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%s: the error shows a password: %v", url, err)
 		}
 	}
-	if _, err := distlock.Open(t.Context(), "mem:", &distlock.Options{TTL: -1}); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("a TTL of -1: %v, want ErrInvalid", err)
-	}
-	c, err := distlock.Open(t.Context(), "mem:", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Be(t, expect.Err(distlock.Open(t.Context(), "mem:", &distlock.Options{TTL: -1})), distlock.ErrInvalid, "a TTL of -1")
+	c := must.Get(distlock.Open(t.Context(), "mem:", nil))(t)
 	defer c.Close()
 	mustUnlock(t, mustLock(t, c.Mutex("x")))
 }
@@ -384,21 +354,15 @@ func TestInspectListBreak(t *testing.T) {
 			t.Errorf("ForceUnlock of a foreign holder: %v, want ErrInvalid", err)
 		}
 		info.Holders[0].Foreign = false
-		if err := c.ForceUnlock(t.Context(), info); err != nil {
-			t.Errorf("ForceUnlock: %v", err)
-		}
+		expect.OK(t, c.ForceUnlock(t.Context(), info), "ForceUnlock")
 		successor := mustLock(t, c.Mutex("jobs/a"))
-		if err := c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("ForceUnlock of a hold that is gone: %v, want ErrLost", err)
-		}
+		expect.Be(t, c.ForceUnlock(t.Context(), info), distlock.ErrLost, "ForceUnlock of a hold that is gone")
 		time.Sleep(time.Minute)
 		if successor.Err() != nil {
 			t.Errorf("ForceUnlock hit the successor: %v", successor.Err())
 		}
 		mustUnlock(t, successor)
-		if err := c.ForceUnlock(t.Context(), distlock.Info{Name: "jobs/a"}); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("ForceUnlock without holders: %v", err)
-		}
+		expect.Be(t, c.ForceUnlock(t.Context(), distlock.Info{Name: "jobs/a"}), distlock.ErrLost, "ForceUnlock without holders")
 	})
 }
 
@@ -462,13 +426,8 @@ func TestBreakOfOnesOwnHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, newRig(), nil)
 		lease := mustLock(t, c.Mutex("x"))
-		info, err := c.Inspect(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.ForceUnlock(t.Context(), info); err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(c.Inspect(t.Context(), "x"))(t)
+		must.OK(t, c.ForceUnlock(t.Context(), info))
 		if !errors.Is(lease.Err(), distlock.ErrLost) {
 			t.Errorf("the broken lease: %v", lease.Err())
 		}

@@ -10,6 +10,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A downgrade requests the TTL of the lock, which may be less than the remaining time.
@@ -20,21 +22,15 @@ func TestDowngradeKeepsAnExtension(t *testing.T) {
 				r := newRig()
 				c := client(t, r, nil)
 				lease := mustLock(t, c.RWMutex("x", opts...))
-				if err := lease.Extend(t.Context(), time.Hour); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, lease.Extend(t.Context(), time.Hour))
 				extended := lease.Deadline()
-				if err := lease.Downgrade(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, lease.Downgrade(t.Context()))
 				if d := lease.Deadline(); d.Before(extended) {
 					t.Errorf("the deadline is in %v, was in %v before the downgrade", time.Until(d), time.Until(extended))
 				}
 				r.set(func(r *rig) { r.renew = blackHole })
 				time.Sleep(59 * time.Minute)
-				if err := lease.Err(); err != nil {
-					t.Errorf("lost: %v", err)
-				}
+				expect.OK(t, lease.Err(), "lost")
 				r.set(func(r *rig) { r.renew = nil })
 				mustUnlock(t, lease)
 			})
@@ -156,9 +152,7 @@ func TestUnlockDuringACallThatDoesNotEnd(t *testing.T) {
 				done := make(chan error, 1)
 				go func() { done <- call(lease) }()
 				synctest.Wait()
-				if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-					t.Errorf("Unlock: %v, want ErrUnavailable", err)
-				}
+				expect.Be(t, lease.Unlock(t.Context()), distlock.ErrUnavailable, "Unlock")
 				<-done
 				time.Sleep(time.Second)
 				free(t, c, "x")
@@ -192,9 +186,7 @@ func TestSilentDowngradeAfterALoss(t *testing.T) {
 				return driver.Grant{}, ctx.Err()
 			}
 		})
-		if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Downgrade: %v, want ErrLost", err)
-		}
+		expect.Be(t, lease.Downgrade(t.Context()), distlock.ErrLost, "Downgrade")
 		_ = lease.Unlock(t.Context()) // ErrLost
 		time.Sleep(time.Minute)
 		free(t, c, "x")
@@ -216,9 +208,7 @@ func TestDowngradeOfABrokenHold(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				if err := other.ForceUnlock(ctx, info); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, other.ForceUnlock(ctx, info))
 				writer := mustLock(t, other.RWMutex("x"))
 				defer mustUnlock(t, writer)
 				return next(ctx, req)

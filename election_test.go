@@ -14,6 +14,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // candidate is a process that campaigns. Its terms wait for orders.
@@ -302,10 +304,7 @@ func TestLeadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		never := func(context.Context) error { t.Error("it led"); return nil }
 		c := client(t, memlock.New(), nil)
-		closed, err := distlock.New(memlock.New(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		closed := must.Get(distlock.New(memlock.New(), nil))(t)
 		closed.Close()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -322,9 +321,7 @@ func TestLeadErrors(t *testing.T) {
 			"a bounded wait":    {t.Context(), c.Election("held", distlock.WaitAtMost(time.Minute)), context.DeadlineExceeded},
 			"a lock of its own": {held.Context(), c.Election("held"), distlock.ErrInvalid},
 		} {
-			if err := test.e.Lead(test.ctx, never); !errors.Is(err, test.want) {
-				t.Errorf("%s: %v, want %v", what, err, test.want)
-			}
+			expect.Be(t, test.e.Lead(test.ctx, never), test.want, what)
 		}
 		mustUnlock(t, held)
 	})
@@ -341,9 +338,7 @@ func TestLeadOfAClosedClient(t *testing.T) {
 				synctest.Wait()
 			}
 			closed := time.Now()
-			if err := a.client.Close(); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, a.client.Close())
 			if err := <-a.result; !errors.Is(err, distlock.ErrClosed) || time.Since(closed) > 0 {
 				t.Errorf("Lead: %v, after %v", err, time.Since(closed))
 			}
@@ -420,9 +415,7 @@ func TestLeader(t *testing.T) {
 		if h, err := e.Leader(t.Context()); err != nil || h.Meta["address"] != "10.0.0.7:80" || h.Fence != fence {
 			t.Errorf("Leader: %v, %v", h, err)
 		}
-		if _, err := c.Election("").Leader(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("Leader of no name: %v", err)
-		}
+		expect.Be(t, expect.Err(c.Election("").Leader(t.Context())), distlock.ErrInvalid, "Leader of no name")
 		a.stops(t)
 	})
 }
@@ -612,9 +605,7 @@ func TestTryDoOfAScheduledJob(t *testing.T) {
 		job := func(context.Context) error { runs++; return nil }
 		for range 3 {
 			for range 3 {
-				if _, err := client(t, store.Connect(), nil).Mutex("job", distlock.MinHold(time.Minute)).TryDo(t.Context(), job); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, expect.Err(client(t, store.Connect(), nil).Mutex("job", distlock.MinHold(time.Minute)).TryDo(t.Context(), job)))
 				time.Sleep(10 * time.Second)
 			}
 			time.Sleep(time.Hour)

@@ -2,7 +2,6 @@ package distlock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // The end of a hold, and the rest of it at the backend.
@@ -25,17 +26,12 @@ func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
 			return mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
 		},
 		"several": func(t *testing.T, c *distlock.Client) *distlock.Lease {
-			m, err := distlock.Multi(c.RWMutex("x", distlock.WithoutRenewal()), c.Mutex("y")).TryLock(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(distlock.Multi(c.RWMutex("x", distlock.WithoutRenewal()), c.Mutex("y")).TryLock(t.Context()))(t)
 			return m.Leases()[0]
 		},
 		"downgrade": func(t *testing.T, c *distlock.Client) *distlock.Lease {
 			l := mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
-			if err := l.Downgrade(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, l.Downgrade(t.Context()))
 			return l
 		},
 	} {
@@ -89,17 +85,13 @@ func TestNothingOutlivesAnUnansweredExtend(t *testing.T) {
 						return allErrors(holds, errNetwork)
 					}
 				})
-				if err := lease.Extend(t.Context(), time.Hour+30*time.Minute); !errors.Is(err, distlock.ErrUnavailable) {
-					t.Fatalf("Extend: %v, want ErrUnavailable", err)
-				}
+				must.Be(t, lease.Extend(t.Context(), time.Hour+30*time.Minute), distlock.ErrUnavailable, "Extend")
 				if !test.deaf {
 					r.set(func(r *rig) { r.renew = nil })
 				}
 				next := mustLock(t, other.Mutex("x"))
 				within(t, "the next holder came", time.Since(start), test.want, time.Second)
-				if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
-					t.Errorf("the lease: %v", err)
-				}
+				expect.Be(t, lease.Err(), distlock.ErrLost, "the lease")
 				mustUnlock(t, next)
 			})
 		})
@@ -113,9 +105,7 @@ func TestMaxHoldOfAnExtendedLease(t *testing.T) {
 		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
 		start := time.Now()
 		lease := mustLock(t, c.Mutex("x", distlock.MaxHold(time.Hour)))
-		if err := lease.Extend(t.Context(), 50*time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lease.Extend(t.Context(), 50*time.Minute))
 		next := mustLock(t, other.Mutex("x"))
 		within(t, "the next holder came", time.Since(start), time.Hour, ttl)
 		mustUnlock(t, next)
@@ -131,9 +121,7 @@ func TestMinHoldOfAnExtendedLease(t *testing.T) {
 		c, other := client(t, r, nil), client(t, store.Connect(), nil)
 		start := time.Now()
 		lease := mustLock(t, c.Mutex("x", distlock.MinHold(time.Minute)))
-		if err := lease.Extend(t.Context(), time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lease.Extend(t.Context(), time.Hour))
 		r.set(func(r *rig) { r.renew = blackHole })
 		mustUnlock(t, lease) // it lives long enough
 		next := mustLock(t, other.Mutex("x"))
@@ -151,9 +139,7 @@ func TestMinHoldAfterAnOutage(t *testing.T) {
 		start := time.Now()
 		lease := mustLock(t, c.Mutex("x", distlock.MinHold(5*time.Minute)))
 		r.set(func(r *rig) { r.renew = blackHole })
-		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("Unlock: %v, want ErrUnavailable", err)
-		}
+		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrUnavailable, "Unlock")
 		r.set(func(r *rig) { r.renew = nil })
 		next := mustLock(t, other.Mutex("x"))
 		within(t, "the next holder came", time.Since(start), 5*time.Minute, time.Second)
@@ -223,9 +209,7 @@ func TestLateExtendBeforeMinHoldIsOver(t *testing.T) {
 				return allErrors(holds, errNetwork)
 			}
 		})
-		if err := lease.Extend(t.Context(), time.Hour); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("Extend: %v, want ErrUnavailable", err)
-		}
+		expect.Be(t, lease.Extend(t.Context(), time.Hour), distlock.ErrUnavailable, "Extend")
 		r.set(func(r *rig) { r.renew = nil })
 		mustUnlock(t, lease)
 		next := mustLock(t, other.Mutex("x"))
@@ -247,9 +231,7 @@ func TestMinHoldEndsDuringAnUnlock(t *testing.T) {
 		})
 		lease := mustLock(t, c.Mutex("x", distlock.MinHold(ttl/3+time.Second)))
 		time.Sleep(ttl/3 + time.Second/2)
-		if err := lease.Unlock(t.Context()); err != nil {
-			t.Errorf("Unlock: %v", err)
-		}
+		expect.OK(t, lease.Unlock(t.Context()), "Unlock")
 		time.Sleep(time.Second)
 		free(t, c, "x")
 	})
@@ -260,10 +242,7 @@ func TestCloseThatCannotKeepMinHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
 		var told error
-		c, err := distlock.New(r, &distlock.Options{Observer: &distlock.Observer{Released: func(e distlock.Event) { told = e.Err }}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(r, &distlock.Options{Observer: &distlock.Observer{Released: func(e distlock.Event) { told = e.Err }}}))(t)
 		mustLock(t, c.Mutex("x", distlock.MinHold(2*ttl)))
 		r.set(func(r *rig) { r.renew = blackHole })
 		if err := c.Close(); err == nil || told == nil {
@@ -283,34 +262,23 @@ func TestMinHoldOfAProgramThatEnds(t *testing.T) {
 		},
 		"Unlock and Close": func(t *testing.T, r *rig, c *distlock.Client, l *distlock.Lease) {
 			mustUnlock(t, l)
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, c.Close())
 		},
 		"Close": func(t *testing.T, r *rig, c *distlock.Client, l *distlock.Lease) {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, c.Close())
 		},
 		"Unlock without an answer, and Close": func(t *testing.T, r *rig, c *distlock.Client, l *distlock.Lease) {
 			r.set(func(r *rig) { r.renew = blackHole })
-			if err := l.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-				t.Errorf("Unlock: %v, want ErrUnavailable", err)
-			}
+			expect.Be(t, l.Unlock(t.Context()), distlock.ErrUnavailable, "Unlock")
 			r.set(func(r *rig) { r.renew = nil })
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, c.Close())
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := memlock.NewStore()
 				r := &rig{Backend: store.Connect()}
-				c, err := distlock.New(r, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := must.Get(distlock.New(r, nil))(t)
 				other := client(t, store.Connect(), nil)
 				start := time.Now()
 				end(t, r, c, mustLock(t, c.Mutex("x", distlock.MinHold(minHold))))

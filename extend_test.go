@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // Extend beside other calls for the same hold.
@@ -115,9 +116,7 @@ func TestExtendAfterAHandOff(t *testing.T) {
 		go func() { extended <- first.Extend(t.Context(), time.Hour) }()
 		synctest.Wait()
 		mustUnlock(t, first)
-		if err := <-extended; !errors.Is(err, distlock.ErrReleased) {
-			t.Errorf("Extend of an unlocked lease: %v, want ErrReleased", err)
-		}
+		expect.Be(t, <-extended, distlock.ErrReleased, "Extend of an unlocked lease")
 		l := <-second
 		time.Sleep(time.Minute)
 		if left := inspect(t, c, "x").Holders[0].Left; left > ttl {
@@ -147,9 +146,7 @@ func TestExtendAfterUnlockHasBegun(t *testing.T) {
 		go func() { unlocked <- lease.Unlock(t.Context()) }()
 		synctest.Wait()
 		close(goOn)
-		if err := <-unlocked; err != nil {
-			t.Errorf("Unlock: %v", err)
-		}
+		expect.OK(t, <-unlocked, "Unlock")
 		if err := <-extended; !errors.Is(err, distlock.ErrReleased) || errors.Is(err, distlock.ErrLost) {
 			t.Errorf("Extend: %v; want ErrReleased", err)
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // leaks makes a client and the reports of its leaks.
@@ -114,10 +116,7 @@ func TestLeak(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			c, reports := leaks(t, &distlock.Options{HandoffWindow: time.Hour})
 			owner, fence := func() (string, uint64) {
-				lease, err := take(t.Context(), c)
-				if err != nil {
-					t.Fatal(err)
-				}
+				lease := must.Get(take(t.Context(), c))(t)
 				return lease.Owner(), lease.Fence()
 			}()
 			e := collected(t, reports, "x")
@@ -219,9 +218,7 @@ func TestLeakOfReentry(t *testing.T) {
 	m := c.Mutex("x", distlock.Reentrant())
 	outer := mustLock(t, m)
 	func() {
-		if _, err := m.Lock(outer.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, expect.Err(m.Lock(outer.Context())))
 	}()
 	collected(t, reports, "x")
 	mustUnlock(t, outer)
@@ -237,9 +234,7 @@ func TestLeakOfSeveral(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			c, reports := leaks(t, &distlock.Options{})
 			func() {
-				if _, err := take(distlock.Multi(c.Mutex("x"), c.Mutex("y"))); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(take(distlock.Multi(c.Mutex("x"), c.Mutex("y"))))(t)
 			}()
 			for name := ""; name != "y"; {
 				runtime.GC()
@@ -259,16 +254,9 @@ func TestRevokeOfALeak(t *testing.T) {
 	unlocked := make(chan error, 1)
 	drop(t, c.Mutex("x", distlock.Revocable(func(l *distlock.Lease) { unlocked <- l.Unlock(l.Context()) })))
 	collected(t, reports, "x")
-	info, err := c.Inspect(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Revoke(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-unlocked; err != nil {
-		t.Errorf("Unlock: %v", err)
-	}
+	info := must.Get(c.Inspect(t.Context(), "x"))(t)
+	must.OK(t, c.Revoke(t.Context(), info))
+	expect.OK(t, <-unlocked, "Unlock")
 	free(t, c, "x")
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestDo(t *testing.T) {
@@ -90,10 +92,7 @@ func TestLeaseOutlivesLocksContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), ctxKey{}, "v"))
-		lease, err := c.Mutex("x").Lock(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(c.Mutex("x").Lock(ctx))(t)
 		cancel()
 		time.Sleep(time.Minute)
 		if lease.Err() != nil || lease.Context().Err() != nil {
@@ -102,12 +101,8 @@ func TestLeaseOutlivesLocksContext(t *testing.T) {
 		if lease.Context().Value(ctxKey{}) != "v" {
 			t.Error("the lease's context lacks the values of Lock's")
 		}
-		if err := lease.Unlock(ctx); err != nil {
-			t.Errorf("Unlock with a context that has ended: %v", err)
-		}
-		if err := lease.Unlock(ctx); err != nil {
-			t.Errorf("second Unlock: %v", err)
-		}
+		expect.OK(t, lease.Unlock(ctx), "Unlock with a context that has ended")
+		expect.OK(t, lease.Unlock(ctx), "second Unlock")
 		free(t, c, "x")
 	})
 }
@@ -133,9 +128,7 @@ func TestSecondUnlockFollowsTheEnd(t *testing.T) {
 			t.Fatal("Unlock has returned before a context has ended")
 		}
 	}
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-first)
 }
 
 // Unlock is retried in the background if the backend does not answer.
@@ -151,9 +144,7 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 			}
 		})
 		start := time.Now()
-		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("Unlock: %v, want ErrUnavailable", err)
-		}
+		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrUnavailable, "Unlock")
 		within(t, "Unlock", time.Since(start), 0, 5*time.Second)
 		r.set(func(r *rig) { r.release = nil })
 		time.Sleep(10 * time.Second)
@@ -186,26 +177,18 @@ func TestReentrant(t *testing.T) {
 		c := client(t, r, nil)
 		m := c.Mutex("x", distlock.Reentrant())
 		outer := mustLock(t, m)
-		inner, err := m.Lock(outer.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must.Get(m.Lock(outer.Context()))(t)
 		if r.acquires.Load() != 1 || inner.Fence() != outer.Fence() {
 			t.Error("re-entry took a hold of its own")
 		}
-		innermost, err := m.TryLock(inner.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		innermost := must.Get(m.TryLock(inner.Context()))(t)
 		mustUnlock(t, innermost)
 		mustUnlock(t, inner)
 		mustUnlock(t, inner) // idempotent: does not count twice
 		if r.releases.Load() != 0 || outer.Err() != nil {
 			t.Error("the hold ended before it was unlocked as often as locked")
 		}
-		if _, err := c.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("another: %v, want ErrHeld", err)
-		}
+		expect.Be(t, expect.Err(c.Mutex("x").TryLock(t.Context())), distlock.ErrHeld, "another")
 		mustUnlock(t, outer)
 		free(t, c, "x")
 	})
@@ -218,10 +201,7 @@ func TestReentryEndsWithTheHold(t *testing.T) {
 		c := client(t, r, nil)
 		m := c.Mutex("x", distlock.Reentrant())
 		outer := mustLock(t, m)
-		inner, err := m.Lock(outer.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must.Get(m.Lock(outer.Context()))(t)
 		mustUnlock(t, outer)
 		if inner.Err() != nil {
 			t.Error("the inner lease ended with the outer")
@@ -238,12 +218,8 @@ func TestReentryEndsWithTheHold(t *testing.T) {
 func TestNotReentrantByDefault(t *testing.T) {
 	c := client(t, memlock.New(), nil)
 	outer := mustLock(t, c.Mutex("x"))
-	if _, err := c.Mutex("x").TryLock(outer.Context()); !errors.Is(err, distlock.ErrHeld) {
-		t.Errorf("%v, want ErrHeld", err)
-	}
-	if _, err := c.Mutex("x", distlock.Reentrant()).TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-		t.Errorf("%v, want ErrHeld", err)
-	}
+	expect.Be(t, expect.Err(c.Mutex("x").TryLock(outer.Context())), distlock.ErrHeld)
+	expect.Be(t, expect.Err(c.Mutex("x", distlock.Reentrant()).TryLock(t.Context())), distlock.ErrHeld)
 	mustUnlock(t, outer)
 }
 
@@ -251,19 +227,11 @@ func TestRWMutexReentry(t *testing.T) {
 	c := client(t, memlock.New(), nil)
 	rw := c.RWMutex("x", distlock.Reentrant())
 	w := mustLock(t, rw)
-	r, err := rw.RLock(w.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(rw.RLock(w.Context()))(t)
 	mustUnlock(t, r)
 	mustUnlock(t, w)
-	r, err = rw.RLock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rw.TryLock(r.Context()); !errors.Is(err, distlock.ErrHeld) {
-		t.Errorf("write inside read: %v, want ErrHeld", err)
-	}
+	r = must.Get(rw.RLock(t.Context()))(t)
+	expect.Be(t, expect.Err(rw.TryLock(r.Context())), distlock.ErrHeld, "write inside read")
 	mustUnlock(t, r)
 }
 
@@ -286,24 +254,18 @@ func TestDowngrade(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if err := lease.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lease.Downgrade(t.Context()))
 		if lease.Mode() != distlock.Read || lease.Fence() <= before {
 			t.Errorf("after Downgrade: %v, fence %d after %d", lease.Mode(), lease.Fence(), before)
 		}
 		wg.Wait()
-		if _, err := client(t, store.Connect(), nil).RWMutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("a writer beside readers: %v", err)
-		}
+		expect.Be(t, expect.Err(client(t, store.Connect(), nil).RWMutex("x").TryLock(t.Context())), distlock.ErrHeld, "a writer beside readers")
 		time.Sleep(time.Minute) // renewed as a reader
 		mustUnlock(t, lease)
 		for range 3 {
 			mustUnlock(t, <-readers)
 		}
-		if err := mustLockThen(t, c.Mutex("y")).Downgrade(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("Downgrade of a mutex: %v, want ErrInvalid", err)
-		}
+		expect.Be(t, mustLockThen(t, c.Mutex("y")).Downgrade(t.Context()), distlock.ErrInvalid, "Downgrade of a mutex")
 		free(t, c, "x")
 	})
 }
@@ -328,9 +290,7 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 				return driver.Grant{}, errNetwork
 			}
 		})
-		if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Downgrade: %v, want ErrLost", err)
-		}
+		expect.Be(t, lease.Downgrade(t.Context()), distlock.ErrLost, "Downgrade")
 		synctest.Wait() // the watchdog, whose trust ends at the same instant, may be the one that ends it
 		if lease.Context().Err() == nil {
 			t.Error("the lease's context has not ended")
@@ -384,10 +344,7 @@ func TestMulti(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := client(t, memlock.New(), nil), client(t, memlock.New(), nil)
 		m := distlock.Multi(b.Semaphore("z", 2), a.Mutex("y"), b.RWMutex("x"), a.RWMutex("x").Reader())
-		lease, err := m.Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(m.Lock(t.Context()))(t)
 		var names []string
 		for _, l := range lease.Leases() {
 			names = append(names, l.Name())
@@ -401,9 +358,7 @@ func TestMulti(t *testing.T) {
 		if distlock.FenceOf(lease.Context(), "w") != 0 {
 			t.Error("a fence of a lock that is not held")
 		}
-		if _, err := m.TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("second: %v, want ErrHeld", err)
-		}
+		expect.Be(t, expect.Err(m.TryLock(t.Context())), distlock.ErrHeld, "second")
 		mustUnlock(t, lease)
 		free(t, a, "y")
 		free(t, b, "z")
@@ -421,9 +376,7 @@ func TestMultiInOppositeOrders(t *testing.T) {
 		}
 		wg.Go(func() {
 			for range 50 {
-				if err := m.Do(t.Context(), func(context.Context) error { return nil }); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, m.Do(t.Context(), func(context.Context) error { return nil }))
 			}
 		})
 	}
@@ -472,8 +425,6 @@ func TestMultiRefusesNonsense(t *testing.T) {
 		"nil":   distlock.Multi(nil),
 		"twice": distlock.Multi(c.Mutex("a"), c.Mutex("b"), c.Mutex("a")),
 	} {
-		if _, err := m.Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", name, err)
-		}
+		expect.Be(t, expect.Err(m.Lock(t.Context())), distlock.ErrInvalid, name)
 	}
 }

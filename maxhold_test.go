@@ -11,6 +11,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // MaxHold counts for each lease, even if they share one hold at the backend.
@@ -101,10 +102,7 @@ func TestMaxHoldOfTheClient(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					c := client(t, memlock.New(), &distlock.Options{MaxHold: time.Minute})
 					start := time.Now()
-					lease, err := take(t.Context(), c, opts...)
-					if err != nil {
-						t.Fatal(err)
-					}
+					lease := must.Get(take(t.Context(), c, opts...))(t)
 					<-lease.Context().Done()
 					within(t, "end of hold", time.Since(start), max, 0)
 				})

@@ -17,6 +17,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // recorded are the events of a client, each with its kind.
@@ -69,10 +71,7 @@ func TestEventsOfWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		other := client(t, store.Connect(), &distlock.Options{Meta: map[string]string{"program": "backup"}})
-		held, err := other.Mutex("x").Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := must.Get(other.Mutex("x").Lock(t.Context()))(t)
 		var r recorded
 		c := client(t, store.Connect(), &distlock.Options{Observer: r.observer(), Meta: map[string]string{"program": "shop"}})
 		blockedBy := func(kind, program string, fence uint64) {
@@ -85,15 +84,11 @@ func TestEventsOfWaits(t *testing.T) {
 				t.Errorf("%s: the context is of %v", kind, e.Context.Value(callKey{}))
 			}
 		}
-		if _, err := c.Mutex("x").TryLock(calling(t, "refused")); !errors.Is(err, distlock.ErrHeld) {
-			t.Fatal(err)
-		}
+		must.Be(t, expect.Err(c.Mutex("x").TryLock(calling(t, "refused"))), distlock.ErrHeld)
 		blockedBy("refused", "backup", held.Fence())
 		ctx, cancel := context.WithTimeout(calling(t, "gave up"), time.Second)
 		defer cancel()
-		if _, err := c.Mutex("x").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
+		must.Be(t, expect.Err(c.Mutex("x").Lock(ctx)), context.DeadlineExceeded)
 		blockedBy("gave up", "backup", held.Fence())
 
 		first := waiter(t, calling(t, "waiting"), c.Mutex("x"))
@@ -107,13 +102,9 @@ func TestEventsOfWaits(t *testing.T) {
 		second := waiter(t, calling(t, "waiting"), c.Mutex("x"))
 		synctest.Wait()
 		blockedBy("waiting", "shop", mine.Fence())
-		if _, err := c.Mutex("x").TryLock(calling(t, "refused")); !errors.Is(err, distlock.ErrHeld) {
-			t.Fatal(err)
-		}
+		must.Be(t, expect.Err(c.Mutex("x").TryLock(calling(t, "refused"))), distlock.ErrHeld)
 		blockedBy("refused", "shop", mine.Fence())
-		if err := mine.Unlock(calling(t, "unlock")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, mine.Unlock(calling(t, "unlock")))
 		if e := r.last(t, "released"); e.Context.Value(callKey{}) != "unlock" {
 			t.Errorf("released: %+v", e)
 		}
@@ -182,9 +173,7 @@ func TestLostAsItIsGranted(t *testing.T) {
 func TestEachHoldIsReportedOnce(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, c *distlock.Client, held *distlock.Lease){
 		"close": func(t *testing.T, c *distlock.Client, held *distlock.Lease) {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, c.Close())
 		},
 		"unlock": func(t *testing.T, c *distlock.Client, held *distlock.Lease) { mustUnlock(t, held) },
 		"a waiter gives up as it is handed the lock": func(t *testing.T, c *distlock.Client, held *distlock.Lease) {
@@ -202,10 +191,7 @@ func TestEachHoldIsReportedOnce(t *testing.T) {
 			}
 		},
 		"unlock beside a loss": func(t *testing.T, c *distlock.Client, held *distlock.Lease) {
-			info, err := c.Inspect(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			info := must.Get(c.Inspect(t.Context(), "x"))(t)
 			var both sync.WaitGroup
 			both.Go(func() { _ = c.ForceUnlock(t.Context(), info) })
 			both.Go(func() { _ = held.Unlock(t.Context()) })
@@ -238,10 +224,7 @@ func TestEventsOfLeases(t *testing.T) {
 		var seen recorded
 		r := newRig()
 		c := client(t, r, &distlock.Options{TTL: 30 * time.Second, Margin: 3 * time.Second, Observer: seen.observer()})
-		lease, err := c.Mutex("x").Lock(calling(t, "lock"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(c.Mutex("x").Lock(calling(t, "lock")))(t)
 		time.Sleep(11 * time.Second)
 		if e := seen.last(t, "renewed"); e.Left != 17*time.Second || e.Context == nil {
 			t.Errorf("renewed: %+v, want 17 s left", e)
@@ -268,18 +251,10 @@ func TestEventAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen recorded
 		c := client(t, memlock.New(), &distlock.Options{Observer: seen.observer()})
-		lease, err := c.Mutex("x", distlock.Revocable(func(l *distlock.Lease) {})).Lock(calling(t, "lock"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := c.Inspect(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(c.Mutex("x", distlock.Revocable(func(l *distlock.Lease) {})).Lock(calling(t, "lock")))(t)
+		info := must.Get(c.Inspect(t.Context(), "x"))(t)
 		for range 2 {
-			if err := c.Revoke(t.Context(), info); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, c.Revoke(t.Context(), info))
 			synctest.Wait()
 		}
 		if e := seen.last(t, "asked"); e.Fence != lease.Fence() || e.Context.Value(callKey{}) != "lock" {
@@ -318,9 +293,7 @@ func TestLogTo(t *testing.T) {
 		c := client(t, r, &distlock.Options{Observer: distlock.LogTo(log)})
 		lease := mustLock(t, c.Mutex("x"))
 		second := waiter(t, t.Context(), c.Mutex("x"))
-		if _, err := c.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Fatal(err)
-		}
+		must.Be(t, expect.Err(c.Mutex("x").TryLock(t.Context())), distlock.ErrHeld)
 		time.Sleep(2 * time.Second)
 		mustUnlock(t, lease)
 		lease = <-second

@@ -9,6 +9,8 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // panics reports whether f panics, as a server of requests finds out that catches it.
@@ -85,10 +87,7 @@ func TestPanicInAnObserver(t *testing.T) {
 		"Renewed": {func(f func(distlock.Event)) *distlock.Observer { return &distlock.Observer{Renewed: f} },
 			under(func(t *testing.T, l *distlock.Lease) { _ = l.Extend(t.Context(), 2*ttl) })},
 		"Granted, of Attach": {func(f func(distlock.Event)) *distlock.Observer { return &distlock.Observer{Granted: f} }, func(t *testing.T, s scene) {
-			owner, err := s.held(t).Detach(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			owner := must.Get(s.held(t).Detach(t.Context()))(t)
 			_, _ = s.c.Attach(t.Context(), "x", owner)
 		}},
 	} {
@@ -111,9 +110,7 @@ func TestPanicInAnObserver(t *testing.T) {
 				time.Sleep(2 * ttl)
 				allFree(t, store)
 				mustUnlock(t, mustLock(t, c.RWMutex("x")))
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, c.Close())
 			})
 		})
 	}
@@ -137,10 +134,7 @@ func TestPanicInAnUnlockThatKeepsTheHold(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 4*minHold)
 		defer cancel()
-		next, err := c.Mutex("x").Lock(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := must.Get(c.Mutex("x").Lock(ctx))(t)
 		within(t, "the next holder came", time.Since(start), minHold, time.Second)
 		mustUnlock(t, next)
 	})

@@ -14,6 +14,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // locker is a lock that the tests wait for.
@@ -364,9 +366,7 @@ func TestLossPassesTheRoleOn(t *testing.T) {
 			t.Error("the next holder came before the lost lease's context ended")
 		}
 		within(t, "next holder", time.Since(start), ttl, 2*time.Second)
-		if err := lost.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Unlock: %v", err)
-		}
+		expect.Be(t, lost.Unlock(t.Context()), distlock.ErrLost, "Unlock")
 		if lease.Err() != nil {
 			t.Errorf("the late Unlock hit the successor: %v", lease.Err())
 		}
@@ -392,9 +392,7 @@ func TestLossDuringHandOffs(t *testing.T) {
 		mustUnlock(t, first)
 		lease := <-second
 		info, _ := c.Inspect(t.Context(), "x")
-		if err := c.ForceUnlock(t.Context(), info); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.ForceUnlock(t.Context(), info))
 		<-lease.Context().Done()
 		after := <-third
 		if after.Fence() <= lease.Fence() {
@@ -448,11 +446,8 @@ func TestTry(t *testing.T) {
 		r := newRig()
 		c := client(t, r, nil)
 		m := c.Mutex("x")
-		lease, err := m.TryLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = m.TryLock(t.Context())
+		lease := must.Get(m.TryLock(t.Context()))(t)
+		_, err := m.TryLock(t.Context())
 		held := (*distlock.HeldError)(nil)
 		if !errors.Is(err, distlock.ErrHeld) || !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Fence != lease.Fence() {
 			t.Errorf("second try: %#v", err)
@@ -484,10 +479,7 @@ func TestTryDuringAnAttempt(t *testing.T) {
 		m := client(t, r, nil).Mutex("x")
 		slowOne := waiter(t, t.Context(), m)
 		start := time.Now()
-		lease, err := m.TryLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(m.TryLock(t.Context()))(t)
 		within(t, "try", time.Since(start), 0, 0)
 		time.Sleep(5 * time.Second)
 		if len(slowOne) > 0 {
@@ -505,9 +497,7 @@ func TestTryBehindALocalWaiter(t *testing.T) {
 		holder := mustLock(t, client(t, store.Connect(), nil).Mutex("x"))
 		c := client(t, store.Connect(), nil)
 		got := waiter(t, t.Context(), c.Mutex("x"))
-		if _, err := c.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("try: %v, want ErrHeld", err)
-		}
+		expect.Be(t, expect.Err(c.Mutex("x").TryLock(t.Context())), distlock.ErrHeld, "try")
 		mustUnlock(t, holder)
 		mustUnlock(t, <-got)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // A backend that refuses the login or a right for a while.
@@ -67,9 +68,7 @@ func TestRefusedForAWhile(t *testing.T) {
 		time.Sleep(refusedFor)
 		r.giveBack()
 		time.Sleep(time.Minute)
-		if err := lease.Err(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, lease.Err())
 		mustUnlock(t, lease)
 	}
 	release := func(t *testing.T, c, _ *distlock.Client, r *rig) {

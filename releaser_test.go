@@ -14,6 +14,8 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // outage makes the backend of r unreachable. With landing, attempts still take the lock, but their
@@ -56,9 +58,7 @@ func try(t *testing.T, c *distlock.Client, n int) int {
 	const steps = 200
 	before, most := testkit.Goroutines(), 0
 	for i := range n {
-		if _, err := c.Mutex(fmt.Sprint(i)).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Fatalf("TryLock: %v", err)
-		}
+		must.Be(t, expect.Err(c.Mutex(fmt.Sprint(i)).TryLock(t.Context())), distlock.ErrUnavailable, "TryLock")
 		if i%(n/steps) == 0 {
 			most = max(most, testkit.Goroutines()-before)
 			time.Sleep(20 * time.Second / steps)
@@ -127,9 +127,7 @@ func TestNothingSentAfterSomethingWas(t *testing.T) {
 				c := client(t, r, nil)
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
-				if _, err := c.Mutex("x", distlock.Fair()).Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("Lock: %v", err)
-				}
+				expect.Be(t, expect.Err(c.Mutex("x", distlock.Fair()).Lock(ctx)), context.DeadlineExceeded, "Lock")
 				synctest.Wait()
 				if n := r.releases.Load(); n != 1 || r.acquires.Load() < 2 {
 					t.Errorf("%d releases after %d attempts, want 1 after several", n, r.acquires.Load())
@@ -154,9 +152,7 @@ func TestUnlockOfALostLockAfterNothingWasSent(t *testing.T) {
 				return driver.ErrLost
 			}
 		})
-		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Unlock: %v, want ErrLost", err)
-		}
+		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrLost, "Unlock")
 	})
 }
 
@@ -198,13 +194,10 @@ func TestCloseAmidAnOutage(t *testing.T) {
 		}
 		outage(r, true, errNetwork)
 		r.set(func(r *rig) { r.release = silent })
-		c, err := distlock.New(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(r, nil))(t)
 		try(t, c, 1000)
 		start := time.Now()
-		err = c.Close()
+		err := c.Close()
 		if d := time.Since(start); d > 11*time.Second {
 			t.Errorf("Close after %v", d)
 		}
@@ -236,9 +229,7 @@ func TestSilentReleasesBesideOthers(t *testing.T) {
 		})
 		c := client(t, r, nil)
 		try(t, c, 200)
-		if _, err := c.Mutex("well").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("TryLock: %v", err)
-		}
+		expect.Be(t, expect.Err(c.Mutex("well").TryLock(t.Context())), distlock.ErrUnavailable, "TryLock")
 		time.Sleep(2 * time.Second)
 		free(t, c, "well")
 		r.set(func(r *rig) { r.acquire, r.release = acquire, nil })
@@ -329,22 +320,15 @@ func TestNoAnswerDuringClose(t *testing.T) {
 			time.Sleep(time.Second)
 			return driver.Grant{}, errNetwork
 		}
-		c, err := distlock.New(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(r, nil))(t)
 		locked := make(chan error, 1)
 		go func() {
 			_, err := c.Mutex("x").Lock(t.Context())
 			locked <- err
 		}()
 		synctest.Wait()
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-		if err := <-locked; !errors.Is(err, distlock.ErrClosed) {
-			t.Errorf("Lock: %v, want ErrClosed", err)
-		}
+		expect.OK(t, c.Close(), "Close")
+		expect.Be(t, <-locked, distlock.ErrClosed, "Lock")
 		if n := r.releases.Load(); n != 1 {
 			t.Errorf("%d releases, want 1", n)
 		}
@@ -363,16 +347,13 @@ func TestCloseBesideSilentReleases(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		c, err := distlock.New(b, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(b, nil))(t)
 		for i := range 200 {
 			mustLock(t, c.Mutex(fmt.Sprint("silent ", i)))
 			mustLock(t, c.Mutex(fmt.Sprint("well ", i)))
 		}
 		start := time.Now()
-		err = c.Close()
+		err := c.Close()
 		if d := time.Since(start); d > 11*time.Second {
 			t.Errorf("Close after %v", d)
 		}

@@ -11,6 +11,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // revocableOption returns the option Revocable, and a channel of the leases that it is called with.
@@ -21,19 +23,14 @@ func revocableOption() (distlock.LockOption, chan *distlock.Lease) {
 
 func inspect(t testing.TB, c *distlock.Client, name string) distlock.Info {
 	t.Helper()
-	info, err := c.Inspect(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(c.Inspect(t.Context(), name))(t)
 	return info
 }
 
 // ask requests the release from all holders.
 func ask(t testing.TB, c *distlock.Client, name string) {
 	t.Helper()
-	if err := c.Revoke(t.Context(), inspect(t, c, name)); err != nil {
-		t.Errorf("Revoke: %v", err)
-	}
+	expect.OK(t, c.Revoke(t.Context(), inspect(t, c, name)), "Revoke")
 }
 
 func TestRevoke(t *testing.T) {
@@ -50,9 +47,7 @@ func TestRevoke(t *testing.T) {
 			t.Error("the holder was not notified exactly once, for its own lease")
 		}
 		time.Sleep(time.Hour)
-		if err := lease.Err(); err != nil {
-			t.Errorf("the holder lost the lock by the request: %v", err)
-		}
+		expect.OK(t, lease.Err(), "the holder lost the lock by the request")
 		next := waiter(t, t.Context(), b.Mutex("x"))
 		mustUnlock(t, lease)
 		mustUnlock(t, <-next)
@@ -74,9 +69,7 @@ func TestRevokeSparesSuccessors(t *testing.T) {
 		info := inspect(t, c, "x")
 		mustUnlock(t, first)
 		second := mustLock(t, m)
-		if err := c.Revoke(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Revoke: %v, want ErrLost", err)
-		}
+		expect.Be(t, c.Revoke(t.Context(), info), distlock.ErrLost, "Revoke")
 		synctest.Wait()
 		if len(asked) > 0 {
 			t.Error("a successor received the request")
@@ -105,10 +98,7 @@ func TestRevokeErrors(t *testing.T) {
 	skips := client(t, skipping{store.Connect()}, nil)
 	option, _ := revocableOption()
 	silent := mustLock(t, c.Mutex("silent"))
-	closed, err := distlock.New(store.Connect(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	closed := must.Get(distlock.New(store.Connect(), nil))(t)
 	closed.Close()
 	for what, test := range map[string]struct {
 		c    *distlock.Client
@@ -128,9 +118,7 @@ func TestRevokeErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, test.want)
 		}
 	}
-	if _, err := mute.Mutex("x", option).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnsupported) {
-		t.Errorf("Revocable on a backend that can't: %v", err)
-	}
+	expect.Be(t, expect.Err(mute.Mutex("x", option).TryLock(t.Context())), distlock.ErrUnsupported, "Revocable on a backend that can't")
 	mustUnlock(t, silent)
 }
 
@@ -141,9 +129,7 @@ func TestRevokeReaders(t *testing.T) {
 		option, asked := revocableOption()
 		agrees, silent := c.RWMutex("x", option), c.RWMutex("x")
 		leases := []*distlock.Lease{mustRLock(t, silent), mustRLock(t, agrees), mustRLock(t, agrees)}
-		if err := c.Revoke(t.Context(), inspect(t, c, "x")); !errors.Is(err, distlock.ErrUnsupported) {
-			t.Errorf("Revoke, when one of three has not agreed to it: %v", err)
-		}
+		expect.Be(t, c.Revoke(t.Context(), inspect(t, c, "x")), distlock.ErrUnsupported, "Revoke, when one of three has not agreed to it")
 		synctest.Wait()
 		if len(asked) != 2 {
 			t.Errorf("%d of 2 were notified", len(asked))
@@ -156,10 +142,7 @@ func TestRevokeReaders(t *testing.T) {
 
 func mustRLock(t testing.TB, m *distlock.RWMutex) *distlock.Lease {
 	t.Helper()
-	lease, err := m.RLock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(m.RLock(t.Context()))(t)
 	return lease
 }
 
@@ -200,10 +183,7 @@ func TestRevokeBeforeMultiReturns(t *testing.T) {
 			}
 			return g, err
 		}
-		lease, err := distlock.Multi(c.Mutex("a"), c.Mutex("b", option)).Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(distlock.Multi(c.Mutex("a"), c.Mutex("b", option)).Lock(t.Context()))(t)
 		if got, want := <-fences, lease.Leases()[0].Fence(); got != want {
 			t.Errorf("the context of the second lease knows fence %d of the first, want %d", got, want)
 		}
@@ -231,9 +211,7 @@ func TestRevokeAmongHandOffs(t *testing.T) {
 			t.Fatalf("%d attempts for a lock that was handed off", n)
 		}
 		info := inspect(t, c, "x")
-		if err := r.Backend.Revoke(t.Context(), driver.Hold{Name: "x", Owner: info.Holders[0].Owner, Mode: distlock.Exclusive}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Backend.Revoke(t.Context(), driver.Hold{Name: "x", Owner: info.Holders[0].Owner, Mode: distlock.Exclusive}))
 		if got := <-asked; got != present {
 			t.Error("a lease other than the current one was notified")
 		}
@@ -351,9 +329,7 @@ func TestRevokeTellsOnce(t *testing.T) {
 		option, asked := revocableOption()
 		lease := mustLock(t, c.RWMutex("x", option))
 		(<-caught)()
-		if err := lease.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lease.Downgrade(t.Context()))
 		(<-caught)()
 		fixed := mustLock(t, c.Mutex("fixed", option, distlock.WithoutRenewal()))
 		time.Sleep(time.Hour)
@@ -406,15 +382,10 @@ func TestRevokeDowngradedAndReentered(t *testing.T) {
 		c := client(t, memlock.New(), nil)
 		option, asked := revocableOption()
 		rw := mustLock(t, c.RWMutex("rw", option))
-		if err := rw.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, rw.Downgrade(t.Context()))
 		m := c.Mutex("m", option, distlock.Reentrant())
 		outer := mustLock(t, m)
-		inner, err := m.Lock(outer.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must.Get(m.Lock(outer.Context()))(t)
 		for name, want := range map[string]*distlock.Lease{"rw": rw, "m": outer} {
 			ask(t, c, name)
 			if got := <-asked; got != want {

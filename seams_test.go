@@ -13,6 +13,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Two things happen to one hold at the same time.
@@ -35,9 +37,7 @@ func TestUnlockDuringADowngrade(t *testing.T) {
 		go func() { downgraded <- first.Downgrade(t.Context()) }()
 		synctest.Wait()
 		_ = first.Unlock(t.Context()) // ErrLost if the downgrade gave it up
-		if err := <-downgraded; !errors.Is(err, distlock.ErrReleased) {
-			t.Errorf("Downgrade: %v; want ErrReleased", err)
-		}
+		expect.Be(t, <-downgraded, distlock.ErrReleased, "Downgrade")
 		w := <-second
 		time.Sleep(time.Second)
 		if rd, err := rw.TryRLock(t.Context()); err == nil {
@@ -113,20 +113,13 @@ func TestCloseBesideUnlock(t *testing.T) {
 			return next(ctx, h)
 		}
 		other := client(t, store.Connect(), nil)
-		c, err := distlock.New(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(r, nil))(t)
 		lease := mustLock(t, c.Mutex("x"))
 		unlocked := make(chan error, 1)
 		go func() { unlocked <- lease.Unlock(context.Background()) }()
 		synctest.Wait()
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-		if err := <-unlocked; err != nil {
-			t.Errorf("Unlock: %v", err)
-		}
+		expect.OK(t, c.Close(), "Close")
+		expect.OK(t, <-unlocked, "Unlock")
 		free(t, other, "x")
 	})
 }
@@ -139,10 +132,7 @@ func TestCloseOfManyLeases(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		c, err := distlock.New(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(r, nil))(t)
 		for i := range 1000 {
 			lease := mustLock(t, c.Mutex(strconv.Itoa(i), distlock.WithTTL(3*time.Second), distlock.WithoutRenewal()))
 			context.AfterFunc(lease.Context(), func() {
@@ -162,10 +152,7 @@ func TestCloseOfManyLeases(t *testing.T) {
 // of the two may get it first, whichever has ended the lease.
 func TestUnlockMeetsClose(t *testing.T) {
 	for range 200 {
-		c, err := distlock.New(memlock.NewStore().Connect(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(memlock.NewStore().Connect(), nil))(t)
 		lease := mustLock(t, c.Mutex("x"))
 		var wg sync.WaitGroup
 		done := make(chan struct{})
@@ -186,9 +173,7 @@ func TestUnlockMeetsClose(t *testing.T) {
 		if err := lease.Unlock(t.Context()); errors.Is(err, distlock.ErrLost) {
 			t.Errorf("Unlock: %v", err)
 		}
-		if err := <-closed; err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		expect.OK(t, <-closed, "Close")
 		close(done)
 		wg.Wait()
 		if t.Failed() {
@@ -224,16 +209,11 @@ func TestNoHandOffOfAnExtendedHold(t *testing.T) {
 		m := c.Mutex("x")
 		first := mustLock(t, m)
 		second := waiter(t, t.Context(), m)
-		if err := first.Extend(t.Context(), time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, first.Extend(t.Context(), time.Hour))
 		mustUnlock(t, first)
 		l := <-second
 		time.Sleep(2 * time.Hour)
-		info, err := c.Inspect(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(c.Inspect(t.Context(), "x"))(t)
 		if left := info.Holders[0].Left; left > ttl {
 			t.Errorf("a holder that requested a TTL of %v holds for another %v if it dies", ttl, left)
 		}
@@ -247,9 +227,7 @@ func TestReleaseGoesOnForAnExtendedHold(t *testing.T) {
 		r := newRig()
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x"))
-		if err := lease.Extend(t.Context(), time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lease.Extend(t.Context(), time.Hour))
 		r.set(func(r *rig) {
 			r.release = func(context.Context, driver.Hold, releaser) error { return errNetwork }
 		})
@@ -299,18 +277,14 @@ func TestCallsAfterUnlock(t *testing.T) {
 	if err := lease.Extend(t.Context(), time.Hour); !errors.Is(err, distlock.ErrReleased) || errors.Is(err, distlock.ErrUnavailable) {
 		t.Errorf("Extend: %v, want ErrReleased", err)
 	}
-	if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrReleased) {
-		t.Errorf("Downgrade: %v, want ErrReleased", err)
-	}
+	expect.Be(t, lease.Downgrade(t.Context()), distlock.ErrReleased, "Downgrade")
 }
 
 // Extend keeps its promise or returns an error.
 func TestExtendBeyondMaxHold(t *testing.T) {
 	c := client(t, memlock.New(), nil)
 	lease := mustLock(t, c.Mutex("x", distlock.MaxHold(time.Minute)))
-	if err := lease.Extend(t.Context(), time.Hour); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("Extend: %v, want ErrInvalid", err)
-	}
+	expect.Be(t, lease.Extend(t.Context(), time.Hour), distlock.ErrInvalid, "Extend")
 	if err := lease.Extend(t.Context(), 40*time.Second); err != nil || time.Until(lease.Deadline()) < 39*time.Second {
 		t.Errorf("Extend: %v, deadline in %v", err, time.Until(lease.Deadline()))
 	}
@@ -321,9 +295,7 @@ func TestExtendBeyondMaxHold(t *testing.T) {
 func TestMultiOfOneLockTwice(t *testing.T) {
 	store := memlock.NewStore()
 	a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
-	if _, err := distlock.Multi(a.Mutex("x"), b.Mutex("x")).Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("Lock: %v, want ErrInvalid", err)
-	}
+	expect.Be(t, expect.Err(distlock.Multi(a.Mutex("x"), b.Mutex("x")).Lock(t.Context())), distlock.ErrInvalid, "Lock")
 }
 
 // tracked is a rig that notices two calls at once for one Owner.
@@ -430,9 +402,7 @@ func TestLateReleaseHitsNoSuccessor(t *testing.T) {
 		r.set(func(r *rig) { r.release = nil })
 		lease := <-second
 		time.Sleep(time.Minute)
-		if err := lease.Err(); err != nil {
-			t.Errorf("the lease: %v", err)
-		}
+		expect.OK(t, lease.Err(), "the lease")
 		mustUnlock(t, lease)
 	})
 }

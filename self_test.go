@@ -10,6 +10,8 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A caller that would wait for itself gets an error at once. It says what to do.
@@ -72,9 +74,7 @@ func TestNoWaitForOneself(t *testing.T) {
 		lease := mustLock(t, c.Mutex("m"))
 		ctx := context.WithoutCancel(lease.Context())
 		mustUnlock(t, lease)
-		if _, err := c.Mutex("m").Lock(ctx); err != nil {
-			t.Errorf("after the outer lease has ended: %v", err)
-		}
+		expect.OK(t, expect.Err(c.Mutex("m").Lock(ctx)), "after the outer lease has ended")
 	})
 }
 
@@ -85,10 +85,7 @@ func TestWaitForOneselfBehindOthers(t *testing.T) {
 		store := memlock.NewStore()
 		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
 		for what, writers := range map[string]*distlock.Client{"of this process": c, "of another process": other} {
-			outer, err := c.RWMutex("rw").RLock(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			outer := must.Get(c.RWMutex("rw").RLock(t.Context()))(t)
 			writer := waiter(t, t.Context(), writers.RWMutex("rw"))
 			if _, err := c.RWMutex("rw").RLock(outer.Context()); !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), "wait for itself") {
 				t.Errorf("a reader behind a writer %s: %v", what, err)
@@ -102,17 +99,9 @@ func TestWaitForOneselfBehindOthers(t *testing.T) {
 			mustUnlock(t, <-writer)
 		}
 		s := c.Semaphore("s", 2)
-		first, err := s.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := s.Acquire(first.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Acquire(second.Context()); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("a third permit of two: %v", err)
-		}
+		first := must.Get(s.Acquire(t.Context()))(t)
+		second := must.Get(s.Acquire(first.Context()))(t)
+		expect.Be(t, expect.Err(s.Acquire(second.Context())), distlock.ErrInvalid, "a third permit of two")
 		mustUnlock(t, second)
 		mustUnlock(t, first)
 		allFree(t, store)
@@ -125,10 +114,7 @@ func TestReaderThatHasLostItsHold(t *testing.T) {
 		store := memlock.NewStore()
 		r := &rig{Backend: store.Connect()}
 		c, other := client(t, r, nil), client(t, store.Connect(), nil)
-		outer, err := c.RWMutex("x").RLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		outer := must.Get(c.RWMutex("x").RLock(t.Context()))(t)
 		r.refuse(errLogin)
 		inner := waiter(t, context.WithoutCancel(outer.Context()), reading(c.RWMutex("x").RLock))
 		writer := mustLock(t, other.RWMutex("x"))
@@ -153,15 +139,9 @@ func TestTryRLockBesideAWriterThatWaits(t *testing.T) {
 			return client(t, &rig{Backend: store.Connect(), caps: withoutQueue}, nil)
 		}
 		c, other := connect(), connect()
-		held, err := other.RWMutex("x").RLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := must.Get(other.RWMutex("x").RLock(t.Context()))(t)
 		writer := waiter(t, t.Context(), c.RWMutex("x"))
-		lease, err := c.RWMutex("x").TryRLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(c.RWMutex("x").TryRLock(t.Context()))(t)
 		mustUnlock(t, lease)
 		mustUnlock(t, held)
 		mustUnlock(t, <-writer)

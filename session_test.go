@@ -2,7 +2,6 @@ package distlock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -12,6 +11,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // newSession makes a rig whose holds last as long as its session, which is without end.
@@ -66,12 +67,8 @@ func TestEndsWhereTheSessionLivesOn(t *testing.T) {
 					slack = ttl / 4 // of a renewal in flight
 				}
 				within(t, "the next holder came", time.Since(start), test.want, slack)
-				if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
-					t.Errorf("the lease: %v", err)
-				}
-				if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-					t.Errorf("Unlock: %v", err)
-				}
+				expect.Be(t, lease.Err(), distlock.ErrLost, "the lease")
+				expect.Be(t, lease.Unlock(t.Context()), distlock.ErrLost, "Unlock")
 				time.Sleep(time.Hour)
 				if next.Err() != nil {
 					t.Errorf("the next holder: %v", next.Err())
@@ -92,9 +89,7 @@ func TestUnlockOfALostLeaseInASession(t *testing.T) {
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x", distlock.WithoutRenewal()))
 		<-lease.Context().Done()
-		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Unlock: %v", err)
-		}
+		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrLost, "Unlock")
 		synctest.Wait()
 		free(t, c, "x")
 		time.Sleep(time.Minute)
@@ -123,10 +118,7 @@ func TestCloseBesideALostLeaseInASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		other := client(t, store.Connect(), nil)
-		c, err := distlock.New(newSession(store), &distlock.Options{TTL: time.Hour, Margin: 10 * time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(newSession(store), &distlock.Options{TTL: time.Hour, Margin: 10 * time.Minute}))(t)
 		<-mustLock(t, c.Mutex("x", distlock.WithoutRenewal())).Context().Done()
 		start := time.Now()
 		if err := c.Close(); err != nil || time.Since(start) > time.Second {
@@ -143,9 +135,7 @@ func TestReleaseGoesOnInASession(t *testing.T) {
 		r.release = func(context.Context, driver.Hold, releaser) error { return errNetwork }
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x"))
-		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("Unlock: %v", err)
-		}
+		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrUnavailable, "Unlock")
 		time.Sleep(time.Hour)
 		r.set(func(r *rig) { r.release = nil })
 		time.Sleep(5 * time.Second)
@@ -167,9 +157,7 @@ func TestReleasesGoOnOneByOne(t *testing.T) {
 			r.release = func(context.Context, driver.Hold, releaser) error { return errNetwork }
 		})
 		for _, l := range leases {
-			if err := l.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-				t.Errorf("Unlock: %v", err)
-			}
+			expect.Be(t, l.Unlock(t.Context()), distlock.ErrUnavailable, "Unlock")
 		}
 		time.Sleep(time.Hour)
 		before := r.releases.Load()
@@ -244,10 +232,7 @@ func TestCloseWaitsForMinHoldInASession(t *testing.T) {
 				store := memlock.NewStore()
 				other := client(t, store.Connect(), nil)
 				r := &rig{Backend: store.Connect(), caps: func(caps driver.Caps) driver.Caps { caps.Session = true; return caps }}
-				c, err := distlock.New(r, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := must.Get(distlock.New(r, nil))(t)
 				start := time.Now()
 				lease := mustLock(t, c.Mutex("x", distlock.MinHold(time.Hour)))
 				mustLock(t, c.Mutex("y"))
@@ -261,9 +246,7 @@ func TestCloseWaitsForMinHoldInASession(t *testing.T) {
 						t.Errorf("after half an hour: %v", lease.Err())
 					}
 				})
-				if err := c.Close(); err != nil {
-					t.Errorf("Close: %v", err)
-				}
+				expect.OK(t, c.Close(), "Close")
 				within(t, "closed", time.Since(start), time.Hour, time.Second)
 				free(t, other, "x")
 			})
@@ -280,9 +263,7 @@ func TestDowngradeStaysFixed(t *testing.T) {
 		return next(ctx, req)
 	}
 	lease := mustLock(t, client(t, r, nil).RWMutex("x", distlock.WithoutRenewal()))
-	if err := lease.Downgrade(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, lease.Downgrade(t.Context()))
 	for range 2 {
 		if !<-fixed {
 			t.Error("the backend was not notified")

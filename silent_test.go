@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // blocking is a renewer that puts its whole batch into one statement: a hold whose name begins
@@ -149,9 +150,7 @@ func TestUnknownAndExtended(t *testing.T) {
 					mustUnlock(t, l)
 					return
 				}
-				if err := l.Extend(t.Context(), 2*ttl); err != nil {
-					t.Errorf("Extend: %v", err)
-				}
+				expect.OK(t, l.Extend(t.Context(), 2*ttl), "Extend")
 			})
 		}
 		wg.Wait()

@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var stormWorlds = flag.Int("storm.worlds", 1, "how many worlds TestStorm makes for each kind of backend")
@@ -94,10 +95,7 @@ func (w *world) run(t *testing.T, kind stormKind, sets string) {
 		backend := newStormy(w, kind.set)
 		backend.spans = kind.spans
 		backend.sets = sets
-		c, err := distlock.New(backend, &distlock.Options{TTL: 3 * time.Second, HandoffWindow: 5 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(backend, &distlock.Options{TTL: 3 * time.Second, HandoffWindow: 5 * time.Millisecond}))(t)
 		defer c.Close() // it may tell of a release without an answer
 		mutexes := []*distlock.Mutex{c.Mutex("m", distlock.Revocable(b.noteAsked)), c.Mutex("m")}
 		for range 8 {

@@ -13,6 +13,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 const ttl = 30 * time.Second
@@ -94,12 +96,8 @@ func lostWithoutAnAnswer(t *testing.T, renew func(context.Context, []driver.Hold
 	if n := r.renews.Load(); n < 3 {
 		t.Errorf("%d renewals before the end, want several", n)
 	}
-	if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-		t.Errorf("Unlock: %v, want ErrLost", err)
-	}
-	if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
-		t.Errorf("Err: %v, want ErrLost", err)
-	}
+	expect.Be(t, lease.Unlock(t.Context()), distlock.ErrLost, "Unlock")
+	expect.Be(t, lease.Err(), distlock.ErrLost, "Err")
 	r.set(func(r *rig) { r.acquire = nil })
 	mustUnlock(t, mustLock(t, c.Mutex("x"))) // nothing is left at the backend
 }
@@ -130,20 +128,13 @@ func TestLostAsAFact(t *testing.T) {
 		r := newRig()
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x"))
-		info, err := c.Inspect(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := client(t, r, nil).ForceUnlock(t.Context(), info); err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(c.Inspect(t.Context(), "x"))(t)
+		must.OK(t, client(t, r, nil).ForceUnlock(t.Context(), info))
 		start := time.Now()
 		<-lease.Context().Done()
 		within(t, "loss seen", time.Since(start), 10*time.Second, 0)
 		releases := r.releases.Load()
-		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Unlock: %v", err)
-		}
+		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrLost, "Unlock")
 		if r.releases.Load() != releases {
 			t.Error("Unlock of a lock that is lost for certain called the backend")
 		}
@@ -173,9 +164,7 @@ func TestBackendTellsOfLoss(t *testing.T) {
 
 		early = true
 		lease = mustLock(t, c.Mutex("y"))
-		if err := lease.Err(); err != nil {
-			t.Errorf("Lock returned a lease that was lost before: %v", err)
-		}
+		expect.OK(t, lease.Err(), "Lock returned a lease that was lost before")
 	})
 }
 
@@ -205,9 +194,7 @@ func TestErrLooksAtTheClock(t *testing.T) {
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x", distlock.WithoutRenewal()))
 		time.Sleep(time.Until(lease.Deadline()))
-		if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("at the deadline: %v, want ErrLost", err)
-		}
+		expect.Be(t, lease.Err(), distlock.ErrLost, "at the deadline")
 	})
 }
 
@@ -255,9 +242,7 @@ func TestShortTTLAfterALongOne(t *testing.T) {
 		time.Sleep(time.Second)
 		short := mustLock(t, c.Mutex("short", distlock.WithTTL(time.Second)))
 		time.Sleep(5 * time.Minute)
-		if err := errors.Join(short.Err(), long.Err()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, errors.Join(short.Err(), long.Err()))
 		mustUnlock(t, short)
 		mustUnlock(t, long)
 	})
@@ -386,20 +371,14 @@ func TestFixedLease(t *testing.T) {
 		c := client(t, r, nil)
 		start := time.Now()
 		lease := mustLock(t, c.Mutex("x", distlock.WithoutRenewal()))
-		if err := lease.Extend(t.Context(), time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		if err := lease.Extend(t.Context(), time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lease.Extend(t.Context(), time.Minute))
+		must.OK(t, lease.Extend(t.Context(), time.Second))
 		<-lease.Context().Done()
 		within(t, "end of a fixed lease", time.Since(start), time.Minute, 0)
 		if n := r.renews.Load(); n != 1 {
 			t.Errorf("%d renewals of a fixed lease, want the one by Extend", n)
 		}
-		if err := lease.Extend(t.Context(), time.Minute); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Extend after the end: %v, want ErrLost", err)
-		}
+		expect.Be(t, lease.Extend(t.Context(), time.Minute), distlock.ErrLost, "Extend after the end")
 	})
 }
 
@@ -409,9 +388,7 @@ func TestExtendSurvivesAnOutage(t *testing.T) {
 		r := newRig()
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x"))
-		if err := lease.Extend(t.Context(), 5*time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lease.Extend(t.Context(), 5*time.Minute))
 		r.set(func(r *rig) { r.renew = blackHole })
 		time.Sleep(4 * time.Minute)
 		if lease.Err() != nil {
@@ -430,9 +407,7 @@ func TestExtendUnanswered(t *testing.T) {
 		lease := mustLock(t, c.Mutex("x"))
 		before := lease.Deadline()
 		r.set(func(r *rig) { r.renew = blackHole })
-		if err := lease.Extend(t.Context(), time.Hour); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("Extend: %v, want ErrUnavailable", err)
-		}
+		expect.Be(t, lease.Extend(t.Context(), time.Hour), distlock.ErrUnavailable, "Extend")
 		if !lease.Deadline().Equal(before) {
 			t.Error("an Extend without an answer moved the deadline")
 		}

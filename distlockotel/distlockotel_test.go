@@ -21,6 +21,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // rig is a client whose metrics and spans a test reads.
@@ -36,13 +38,8 @@ func newRig(t *testing.T, b driver.Backend) *rig {
 	t.Helper()
 	r := &rig{t: t, reader: metric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
 	r.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans))
-	o, err := New(Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(r.reader)), TracerProvider: r.tracer})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Client, err = distlock.New(b, &distlock.Options{Observer: o}); err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(New(Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(r.reader)), TracerProvider: r.tracer}))(t)
+	r.Client = must.Get(distlock.New(b, &distlock.Options{Observer: o}))(t)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -51,9 +48,7 @@ func newRig(t *testing.T, b driver.Backend) *rig {
 func (r *rig) metrics() map[string]int64 {
 	r.t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := r.reader.Collect(context.Background(), &all); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, r.reader.Collect(context.Background(), &all))
 	points := map[string]int64{}
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {
@@ -91,25 +86,13 @@ func (r *rig) wants(want map[string]int64) {
 	}
 }
 
-func must(t *testing.T) func(*distlock.Lease, error) *distlock.Lease {
-	return func(l *distlock.Lease, err error) *distlock.Lease {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-}
-
 // Each way of waiting and holding is counted, by class and not by name.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, memlock.New())
 		ctx := t.Context()
-		first := must(t)(r.Mutex("order:1").Lock(ctx))
-		if _, err := r.Mutex("order:1").TryLock(ctx); !errors.Is(err, distlock.ErrHeld) {
-			t.Fatal(err)
-		}
+		first := must.Get(r.Mutex("order:1").Lock(ctx))(t)
+		must.Be(t, expect.Err(r.Mutex("order:1").TryLock(ctx)), distlock.ErrHeld)
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, err := r.Mutex("order:1").Lock(short); err == nil {
@@ -125,18 +108,14 @@ func TestMetrics(t *testing.T) {
 			"distlock.wait.duration{" + lock + ",outcome=granted}": 1,
 		})
 		time.Sleep(11 * time.Second)
-		if err := first.Unlock(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, first.Unlock(ctx))
 		second := <-done
 		r.wants(map[string]int64{
 			"distlock.held{" + lock + "}": 1, "distlock.waiting{" + lock + "}": 0, "distlock.hold.duration{" + lock + ",outcome=released}": 1,
 			"distlock.renewals{outcome=renewed}": 1, "distlock.lease.left{}": 1,
 		})
-		if err := second.Unlock(ctx); err != nil {
-			t.Fatal(err)
-		}
-		must(t)(r.Mutex("order:2").Lock(ctx))
+		must.OK(t, second.Unlock(ctx))
+		must.Get(r.Mutex("order:2").Lock(ctx))(t)
 		r.wants(map[string]int64{"distlock.held{" + lock + "}": 1})
 		for point := range r.metrics() {
 			if strings.Contains(point, "order:1") || strings.Contains(point, first.Owner()) {
@@ -150,14 +129,10 @@ func TestMetrics(t *testing.T) {
 func TestHeldAfterDowngradeAndClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, memlock.New())
-		lease := must(t)(r.RWMutex("x").Lock(t.Context()))
-		if err := lease.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(r.RWMutex("x").Lock(t.Context()))(t)
+		must.OK(t, lease.Downgrade(t.Context()))
 		r.wants(map[string]int64{"distlock.held{class=x,mode=write}": 0, "distlock.held{class=x,mode=read}": 1})
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Close())
 		r.wants(map[string]int64{"distlock.held{class=x,mode=write}": 0, "distlock.held{class=x,mode=read}": 0})
 	})
 }
@@ -183,23 +158,16 @@ func TestLosses(t *testing.T) {
 		s := silent{memlock.New(), make(chan struct{})}
 		r := newRig(t, s)
 		ctx, span := r.tracer.Tracer("test").Start(t.Context(), "caller")
-		broken := must(t)(r.Mutex("a").Lock(ctx))
-		info, err := r.Inspect(ctx, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.ForceUnlock(ctx, info); err != nil {
-			t.Fatal(err)
-		}
+		broken := must.Get(r.Mutex("a").Lock(ctx))(t)
+		info := must.Get(r.Inspect(ctx, "a"))(t)
+		must.OK(t, r.ForceUnlock(ctx, info))
 		<-broken.Context().Done()
-		forgotten := must(t)(r.Mutex("d").Lock(ctx))
-		if err := s.Backend.Release(ctx, driver.Hold{Name: "d", Owner: forgotten.Owner(), Mode: driver.Exclusive, TTL: time.Minute}); err != nil {
-			t.Fatal(err)
-		}
+		forgotten := must.Get(r.Mutex("d").Lock(ctx))(t)
+		must.OK(t, s.Backend.Release(ctx, driver.Hold{Name: "d", Owner: forgotten.Owner(), Mode: driver.Exclusive, TTL: time.Minute}))
 		<-forgotten.Context().Done()
-		long := must(t)(r.Mutex("b", distlock.MaxHold(time.Minute)).Lock(ctx))
+		long := must.Get(r.Mutex("b", distlock.MaxHold(time.Minute)).Lock(ctx))(t)
 		<-long.Context().Done()
-		unanswered := must(t)(r.Mutex("c").Lock(ctx))
+		unanswered := must.Get(r.Mutex("c").Lock(ctx))(t)
 		close(s.broken)
 		<-unanswered.Context().Done()
 		synctest.Wait()
@@ -231,14 +199,10 @@ func TestSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, memlock.New())
 		ctx, caller := r.tracer.Tracer("test").Start(t.Context(), "caller")
-		lease := must(t)(r.Mutex("order:1").Lock(ctx))
+		lease := must.Get(r.Mutex("order:1").Lock(ctx))(t)
 		time.Sleep(5 * time.Second)
-		if _, err := r.Mutex("order:1").TryLock(ctx); !errors.Is(err, distlock.ErrHeld) {
-			t.Fatal(err)
-		}
-		if err := lease.Unlock(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Be(t, expect.Err(r.Mutex("order:1").TryLock(ctx)), distlock.ErrHeld)
+		must.OK(t, lease.Unlock(ctx))
 		caller.End()
 		spans := map[string]sdktrace.ReadOnlySpan{}
 		for _, s := range r.spans.Ended() {
@@ -273,14 +237,10 @@ func TestSpans(t *testing.T) {
 func TestExemplars(t *testing.T) {
 	r := newRig(t, memlock.New())
 	ctx, caller := r.tracer.Tracer("test").Start(t.Context(), "caller")
-	if err := must(t)(r.Mutex("order:1").Lock(ctx)).Unlock(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, must.Get(r.Mutex("order:1").Lock(ctx))(t).Unlock(ctx))
 	caller.End()
 	var all metricdata.ResourceMetrics
-	if err := r.reader.Collect(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.reader.Collect(t.Context(), &all))
 	trace, named := caller.SpanContext().TraceID(), map[string]bool{}
 	for _, m := range all.ScopeMetrics[0].Metrics {
 		if d, is := m.Data.(metricdata.Histogram[float64]); is {

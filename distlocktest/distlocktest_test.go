@@ -10,6 +10,8 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/distlocktest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestHoldForDays(t *testing.T) {
@@ -21,9 +23,7 @@ func TestHoldForDays(t *testing.T) {
 		if err != nil || time.Since(start) < 48*time.Hour {
 			t.Fatalf("%v, after %v", err, time.Since(start))
 		}
-		if err := lease.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, lease.Unlock(t.Context()))
 	})
 }
 
@@ -32,9 +32,7 @@ func TestHold(t *testing.T) {
 		fake := distlocktest.New(t)
 		m := fake.Client.Mutex("order:555")
 		release := fake.Hold("order:555")
-		if _, err := m.TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("a held lock: got %v; want ErrHeld", err)
-		}
+		expect.Be(t, expect.Err(m.TryLock(t.Context())), distlock.ErrHeld, "a held lock")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := m.Lock(ctx); !errors.Is(err, distlock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
@@ -67,10 +65,7 @@ func TestLoseWaitsForTheEndOfLeases(t *testing.T) {
 	lost := 0
 	fake := distlocktest.NewWith(t, &distlock.Options{Observer: &distlock.Observer{Lost: func(distlock.Event) { lost++ }}})
 	for range 100 {
-		lease, err := fake.Client.Mutex("m").Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(fake.Client.Mutex("m").Lock(t.Context()))(t)
 		fake.Lose("m")
 		if ctx := lease.Context(); lease.Err() == nil || ctx.Err() == nil {
 			t.Fatalf("after Lose: %v, %v", lease.Err(), ctx.Err())
@@ -85,22 +80,13 @@ func TestDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := distlocktest.NewWith(t, &distlock.Options{TTL: 30 * time.Second})
 		m := fake.Client.Mutex("m")
-		lease, err := m.Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(m.Lock(t.Context()))(t)
 		fake.Down()
-		if _, err := fake.Client.Mutex("n").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("a try: got %v; want ErrUnavailable", err)
-		}
+		expect.Be(t, expect.Err(fake.Client.Mutex("n").TryLock(t.Context())), distlock.ErrUnavailable, "a try")
 		<-lease.Context().Done()
-		if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("a lease that was not renewed: got %v; want ErrLost", err)
-		}
+		expect.Be(t, lease.Err(), distlock.ErrLost, "a lease that was not renewed")
 		time.AfterFunc(time.Minute, fake.Up)
-		if err := m.Do(t.Context(), func(context.Context) error { return nil }); err != nil {
-			t.Errorf("after the outage: %v", err)
-		}
+		expect.OK(t, m.Do(t.Context(), func(context.Context) error { return nil }), "after the outage")
 	})
 }
 

@@ -11,14 +11,12 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func parse(t *testing.T, raw string) *driver.Params {
 	t.Helper()
-	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(raw))(t)
 	return driver.NewParams(u)
 }
 
@@ -117,10 +115,7 @@ func TestOpenAnswersNoBackendWithAnError(t *testing.T) {
 }
 
 func TestParseURLTakesSeveralHosts(t *testing.T) {
-	u, err := driver.ParseURL("redis+sentinel://user:p%40ss,word@a:26379,b,[::1]:1/mymaster/0?x=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(driver.ParseURL("redis+sentinel://user:p%40ss,word@a:26379,b,[::1]:1/mymaster/0?x=1"))(t)
 	password, _ := u.User.Password()
 	if u.Host != "a:26379,b,[::1]:1" || u.Path != "/mymaster/0" || u.RawQuery != "x=1" || password != "p@ss,word" {
 		t.Errorf("%#v", u)

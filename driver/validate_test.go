@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 func TestRequestIsValidated(t *testing.T) {
@@ -30,9 +31,7 @@ func TestRequestIsValidated(t *testing.T) {
 	} {
 		r := driver.Request{Hold: driver.Hold{Name: "n", Owner: "o", Mode: driver.Exclusive, TTL: time.Second}}
 		c.change(&r)
-		if err := r.Validate(caps); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", what, err, c.want)
-		}
+		expect.Be(t, r.Validate(caps), c.want, what)
 	}
 }
 

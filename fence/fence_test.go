@@ -10,16 +10,15 @@ import (
 	"testing/synctest"
 
 	"github.com/distlock/distlock/fence"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var _ fence.Guard = (*fence.Memory)(nil)
 
 func enter(t *testing.T, m *fence.Memory, f uint64) (leave func()) {
 	t.Helper()
-	leave, err := m.Enter(t.Context(), "a", f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	leave = must.Get(m.Enter(t.Context(), "a", f))(t)
 	return leave
 }
 
@@ -69,9 +68,7 @@ func TestMemoryWaitsForTheSmaller(t *testing.T) {
 			leave()
 		})
 		synctest.Wait()
-		if _, err := m.Enter(t.Context(), "a", 33); !errors.Is(err, fence.ErrStale) {
-			t.Errorf("33 while 34 waits: %v", err)
-		}
+		expect.Be(t, expect.Err(m.Enter(t.Context(), "a", 33)), fence.ErrStale, "33 while 34 waits")
 		leave1()
 		leave1() // a second call of leave has no effect
 		synctest.Wait()
@@ -118,9 +115,7 @@ func TestMemoryGivesUpWaiting(t *testing.T) {
 	if _, err := m.Enter(ctx, "a", 34); !errors.Is(err, context.Canceled) || errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), fence.ErrStale.Error()) {
 		t.Error(err)
 	}
-	if _, err := m.Enter(t.Context(), "a", 33); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("34 was presented: %v", err)
-	}
+	expect.Be(t, expect.Err(m.Enter(t.Context(), "a", 33)), fence.ErrStale, "34 was presented")
 }
 
 func TestForget(t *testing.T) {

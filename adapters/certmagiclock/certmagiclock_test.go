@@ -10,16 +10,15 @@ import (
 	"github.com/caddyserver/certmagic"
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // servers makes storages of different servers before one folder.
 func servers(t *testing.T) func() *Storage {
 	store, dir := memlock.NewStore(), t.TempDir()
 	return func() *Storage {
-		c, err := distlock.New(store.Connect(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(store.Connect(), nil))(t)
 		t.Cleanup(func() { c.Close() })
 		return New(&certmagic.FileStorage{Path: dir}, c, "caddy:")
 	}
@@ -34,9 +33,7 @@ func TestTurns(t *testing.T) {
 		s := next()
 		wg.Go(func() {
 			for range turns {
-				if err := count(t.Context(), s); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, count(t.Context(), s))
 			}
 		})
 	}
@@ -72,27 +69,17 @@ func TestTryLock(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := b.Lock(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a wait that ended: %v", err)
-	}
-	if err := a.Unlock(t.Context(), "x"); err != nil {
-		t.Error(err)
-	}
-	if err := b.Lock(t.Context(), "x"); err != nil {
-		t.Errorf("after the unlock: %v", err)
-	}
+	expect.Be(t, b.Lock(ctx, "x"), context.DeadlineExceeded, "a wait that ended")
+	expect.OK(t, a.Unlock(t.Context(), "x"))
+	expect.OK(t, b.Lock(t.Context(), "x"), "after the unlock")
 }
 
 // certmagic itself uses the storage and its locks, to manage what only it can see: it keeps an account and
 // takes a lock to clean up.
 func TestCertmagicUsesIt(t *testing.T) {
 	s := servers(t)()
-	if err := certmagic.CleanStorage(t.Context(), s, certmagic.CleanStorageOptions{}); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.Stat(t.Context(), "last_clean.json"); err != nil {
-		t.Errorf("certmagic has not cleaned: %v", err)
-	}
+	expect.OK(t, certmagic.CleanStorage(t.Context(), s, certmagic.CleanStorageOptions{}))
+	expect.OK(t, expect.Err(s.Stat(t.Context(), "last_clean.json")), "certmagic has not cleaned")
 	if len(s.leases) != 0 {
 		t.Errorf("%d locks are held after it", len(s.leases))
 	}
@@ -102,17 +89,11 @@ func TestCertmagicUsesIt(t *testing.T) {
 func TestUnlockAfterALoss(t *testing.T) {
 	s := servers(t)()
 	s.opts = []distlock.LockOption{distlock.MaxHold(50 * time.Millisecond), distlock.WithTTL(time.Second)}
-	if err := s.Lock(t.Context(), "x"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Lock(t.Context(), "x"))
 	<-s.leases["x"][0].Context().Done()
-	if err := s.Lock(t.Context(), "x"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Lock(t.Context(), "x"))
 	second := s.leases["x"][1]
-	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, distlock.ErrLost) {
-		t.Errorf("unlock of the lost one: %v", err)
-	}
+	expect.Be(t, s.Unlock(t.Context(), "x"), distlock.ErrLost, "unlock of the lost one")
 	if errors.Is(second.Err(), distlock.ErrReleased) {
 		t.Error("it released the other one")
 	}

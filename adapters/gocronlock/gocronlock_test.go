@@ -9,6 +9,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/distlocktest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/go-co-op/gocron/v2"
 	"github.com/google/uuid"
 )
@@ -17,20 +19,14 @@ import (
 func hosts(t *testing.T) func() *distlock.Client {
 	store := memlock.NewStore()
 	return func() *distlock.Client {
-		c, err := distlock.New(store.Connect(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(store.Connect(), nil))(t)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
 }
 
 func scheduler(t *testing.T, o gocron.SchedulerOption) gocron.Scheduler {
-	s, err := gocron.NewScheduler(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(gocron.NewScheduler(o))(t)
 	t.Cleanup(func() { s.Shutdown() })
 	return s
 }
@@ -52,24 +48,19 @@ func TestLocker(t *testing.T) {
 	end := make(chan struct{})
 	for range 3 {
 		s := scheduler(t, gocron.WithDistributedLocker(NewLocker(next(), "cron:")))
-		_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), gocron.NewTask(func() { runs.Add(1); <-end }),
+		must.Get(s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), gocron.NewTask(func() { runs.Add(1); <-end }),
 			gocron.WithName("report"), gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
 				if errors.Is(err, distlock.ErrHeld) {
 					refused.Add(1)
 				}
-			})))
-		if err != nil {
-			t.Fatal(err)
-		}
+			}))))(t)
 		s.Start()
 	}
 	await(t, "two schedulers are refused, and one runs the job", func() bool { return refused.Load() == 2 && runs.Load() > 0 })
 	if n := runs.Load(); n != 1 {
 		t.Errorf("the job ran %d times", n)
 	}
-	if _, err := next().Mutex("cron:report").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-		t.Errorf("while the job runs: %v", err)
-	}
+	expect.Be(t, expect.Err(next().Mutex("cron:report").TryLock(t.Context())), distlock.ErrHeld, "while the job runs")
 	close(end)
 	await(t, "the lock is released", func() bool {
 		_, err := next().Mutex("cron:report").TryLock(t.Context())
@@ -87,9 +78,7 @@ func TestElector(t *testing.T) {
 		t.Cleanup(func() { e.Close() })
 		electors = append(electors, e)
 		s := scheduler(t, gocron.WithDistributedElector(e))
-		if _, err := s.NewJob(gocron.DurationJob(2*time.Millisecond), gocron.NewTask(func() { runs[i].Add(1) })); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.NewJob(gocron.DurationJob(2*time.Millisecond), gocron.NewTask(func() { runs[i].Add(1) })))(t)
 		s.Start()
 	}
 	await(t, "one leads", func() bool { return runs[0].Load()+runs[1].Load() > 10 })
@@ -100,13 +89,9 @@ func TestElector(t *testing.T) {
 	if runs[1-leader].Load() != 0 || !errors.Is(electors[1-leader].IsLeader(t.Context()), ErrNotLeader) {
 		t.Errorf("both lead: %d and %d runs", runs[0].Load(), runs[1].Load())
 	}
-	if err := electors[leader].Close(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, electors[leader].Close())
 	await(t, "the other leads", func() bool { return runs[1-leader].Load() > 0 })
-	if err := electors[leader].IsLeader(t.Context()); !errors.Is(err, ErrNotLeader) {
-		t.Errorf("after Close: %v", err)
-	}
+	expect.Be(t, electors[leader].IsLeader(t.Context()), ErrNotLeader, "after Close")
 }
 
 // An elector that waits for another's end has nothing to release.
@@ -121,9 +106,7 @@ func TestElectorThatFollows(t *testing.T) {
 		info, err := c.Inspect(t.Context(), "scheduler")
 		return err == nil && len(info.Waiters) > 0
 	})
-	if err := follower.Close(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, follower.Close())
 	if err := follower.IsLeader(t.Context()); err == nil || err.Error() != ErrNotLeader.Error() {
 		t.Error(err)
 	}
@@ -145,9 +128,7 @@ func TestElectorThatCantResign(t *testing.T) {
 func TestElectorThatCantCampaign(t *testing.T) {
 	e := NewElector(hosts(t)().Election(""))
 	await(t, "the campaign ends", func() bool { return errors.Is(e.IsLeader(t.Context()), distlock.ErrInvalid) })
-	if err := e.Close(); !errors.Is(err, distlock.ErrInvalid) {
-		t.Error(err)
-	}
+	expect.Be(t, e.Close(), distlock.ErrInvalid)
 }
 
 // An elector that has lost its term does not lead, and campaigns again.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 	"github.com/pressly/goose/v3/lock/locktesting"
@@ -22,20 +24,14 @@ import (
 func lockers(t *testing.T, opts ...distlock.LockOption) func() *Locker {
 	store := memlock.NewStore()
 	return func() *Locker {
-		c, err := distlock.New(store.Connect(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(store.Connect(), nil))(t)
 		t.Cleanup(func() { c.Close() })
 		return New(c.Mutex("migrations", opts...))
 	}
 }
 
 func open(t *testing.T, path string) *sql.DB {
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)"))(t)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
@@ -47,10 +43,7 @@ func TestProviders(t *testing.T) {
 		migrations[fmt.Sprintf("%05d_x.sql", i+1)] = &fstest.MapFile{Data: fmt.Appendf(nil, "-- +goose Up\nCREATE TABLE t%d (a);\n", i)}
 	}
 	locktesting.TestProviderLocking(t, func(t *testing.T) *goose.Provider {
-		p, err := goose.NewProvider(goose.DialectSQLite3, open(t, path), migrations, goose.WithLocker(next()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(goose.NewProvider(goose.DialectSQLite3, open(t, path), migrations, goose.WithLocker(next())))(t)
 		return p
 	})
 }
@@ -68,12 +61,8 @@ func TestUnlock(t *testing.T) {
 		t.Error("a lock that is not held was unlocked")
 	}
 	for range 2 {
-		if err := l.Lock(context.Background(), nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Unlock(context.Background(), nil); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, l.Lock(context.Background(), nil))
+		must.OK(t, l.Unlock(context.Background(), nil))
 	}
 }
 
@@ -81,18 +70,12 @@ func TestUnlock(t *testing.T) {
 func TestUnlockAfterALoss(t *testing.T) {
 	next := lockers(t, distlock.MaxHold(50*time.Millisecond), distlock.WithTTL(time.Second))
 	l := next()
-	if err := l.Lock(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Lock(t.Context(), nil))
 	first := l.leases[0]
 	<-first.Context().Done()
-	if err := l.Lock(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Lock(t.Context(), nil))
 	second := l.leases[1]
-	if err := l.Unlock(t.Context(), nil); !errors.Is(err, distlock.ErrLost) {
-		t.Errorf("unlock of the lost one: %v", err)
-	}
+	expect.Be(t, l.Unlock(t.Context(), nil), distlock.ErrLost, "unlock of the lost one")
 	if errors.Is(second.Err(), distlock.ErrReleased) {
 		t.Error("it released the other one")
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/fence/fencehttp"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // serve starts a server with a handler that answers with the fence that it received.
@@ -31,22 +33,13 @@ func serve(t *testing.T, guard fence.Guard, o *fencehttp.Options) *httptest.Serv
 // ask sends a request with these fences in its header, and returns the answer and its body.
 func ask(t *testing.T, method, url string, fences ...string) (*http.Response, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), method, url, nil))(t)
 	for _, f := range fences {
 		r.Header.Add(fencehttp.Header, f)
 	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.DefaultClient.Do(r))(t)
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(io.ReadAll(response.Body))(t)
 	return response, string(body)
 }
 
@@ -106,9 +99,7 @@ func TestRefusalsTellNoFence(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	response, _ = ask(t, "GET", s.URL+"/a", "987654321")
-	if err := fencehttp.Stale(response); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, fencehttp.Stale(response))
 }
 
 func TestOptions(t *testing.T) {
@@ -137,9 +128,7 @@ func TestNewRefuses(t *testing.T) {
 		"no handler": func() (http.Handler, error) { return fencehttp.New(nil, nil, nil) },
 		"status":     func() (http.Handler, error) { return fencehttp.New(ok, nil, &fencehttp.Options{StaleStatus: 200}) },
 	} {
-		if _, err := make(); !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
-		}
+		expect.Be(t, expect.Err(make()), fence.ErrInvalid, name)
 	}
 }
 
@@ -164,13 +153,9 @@ func TestRequestsAreInside(t *testing.T) {
 	<-entered
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := guard.Enter(ctx, "/a", 34); !errors.Is(err, context.Canceled) {
-		t.Errorf("entered beside a request under a smaller fence: %v", err)
-	}
+	expect.Be(t, expect.Err(guard.Enter(ctx, "/a", 34)), context.Canceled, "entered beside a request under a smaller fence")
 	close(goOn)
-	if _, err := guard.Enter(t.Context(), "/a", 34); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, expect.Err(guard.Enter(t.Context(), "/a", 34)))
 }
 
 // broken is a guard whose Enter fails.
@@ -231,17 +216,11 @@ func TestTransport(t *testing.T) {
 	client := &http.Client{Transport: &fencehttp.Transport{Fence: fenceOf}}
 	send := func(f uint64, own string) {
 		ctx := context.WithValue(t.Context(), fenceKey{}, f)
-		r, err := http.NewRequestWithContext(ctx, "PUT", s.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(ctx, "PUT", s.URL, nil))(t)
 		if own != "" {
 			r.Header.Set(fencehttp.Header, own)
 		}
-		response, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(client.Do(r))(t)
 		response.Body.Close()
 		if r.Header.Get(fencehttp.Header) != own {
 			t.Error("the request was changed")
@@ -262,15 +241,9 @@ func TestTransport(t *testing.T) {
 // A handmade request, which goes to no client, may have a nil Header.
 func TestTransportMakesAHeader(t *testing.T) {
 	s := serve(t, new(fence.Memory), nil)
-	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), fenceKey{}, uint64(33)), "GET", s.URL+"/a", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(context.WithValue(t.Context(), fenceKey{}, uint64(33)), "GET", s.URL+"/a", nil))(t)
 	r.Header = nil
-	response, err := (&fencehttp.Transport{Fence: fenceOf}).RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get((&fencehttp.Transport{Fence: fenceOf}).RoundTrip(r))(t)
 	defer response.Body.Close()
 	if response.StatusCode != 200 || r.Header != nil {
 		t.Errorf("%d, %v", response.StatusCode, r.Header)

@@ -18,6 +18,7 @@ import (
 	"github.com/go-rod/rod/lib/proto"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/server"
 )
@@ -41,10 +42,7 @@ type rig struct {
 
 func start(t *testing.T, b driver.Backend, o server.Options) *rig {
 	t.Helper()
-	s, err := server.New(b, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(server.New(b, o))(t)
 	h := httptest.NewServer(s)
 	t.Cleanup(func() {
 		h.CloseClientConnections()
@@ -52,31 +50,23 @@ func start(t *testing.T, b driver.Backend, o server.Options) *rig {
 		b.Close()
 	})
 	browser := rod.New().ControlURL(testserver.Browser(t).Control())
-	if err := browser.Connect(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, browser.Connect())
 	return &rig{t, b, h.URL, browser}
 }
 
 // open opens a page in a session of its own.
 func (r *rig) open(path string) *page {
 	r.Helper()
-	session, err := r.browser.Incognito()
-	if err != nil {
-		r.Fatal(err)
-	}
+	session := must.Get(r.browser.Incognito())(r)
 	return r.visit(session, path)
 }
 
 func (r *rig) visit(session *rod.Browser, path string) *page {
 	r.Helper()
-	p, err := session.Page(proto.TargetCreateTarget{URL: "about:blank"})
-	if err != nil {
-		r.Fatal(err)
-	}
+	p := must.Get(session.Page(proto.TargetCreateTarget{URL: "about:blank"}))(r)
 	pg := &page{r.T, p.Timeout(patience)}
 	pg.size(1280, 800, false)
-	_, err = p.EvalOnNewDocument("window.violations = []; document.addEventListener('securitypolicyviolation', e => violations.push(e.violatedDirective + ' ' + e.blockedURI))")
+	_, err := p.EvalOnNewDocument("window.violations = []; document.addEventListener('securitypolicyviolation', e => violations.push(e.violatedDirective + ' ' + e.blockedURI))")
 	pg.must(err)
 	pg.visit(r.url + path)
 	return pg
@@ -222,12 +212,7 @@ func access(t *testing.T, lines ...string) *server.Access {
 	for _, line := range lines {
 		text += line + "\n"
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a, err := server.OpenAccess(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+	a := must.Get(server.OpenAccess(path, nil))(t)
 	return a
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // A page in Chinese says what its English page says: the same blocks in the same order, with the same code, tables, figures, code spans and links.
@@ -303,10 +305,7 @@ func TestChinesePagesAreTypeset(t *testing.T) {
 func serverTexts(t *testing.T) map[string]string {
 	texts := map[string]string{}
 	for _, name := range []string{"server/internal/page/texts.go"} {
-		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join(root, name)))(t)
 		texts[name] = string(text)
 	}
 	return texts

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 const root = "../.."
@@ -20,15 +22,9 @@ func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*.md", "clients/*/*.md", "examples/*.md"} {
-		paths, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		paths := must.Get(filepath.Glob(filepath.Join(root, pattern)))(t)
 		for _, path := range paths {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(path))(t)
 			rel, _ := filepath.Rel(root, path)
 			texts[rel] = string(text)
 		}
@@ -61,10 +57,7 @@ func TestSkippedJobsHaveAMinimumHold(t *testing.T) {
 	texts := documents(t)
 	for _, name := range []string{"root.go", "run.go"} {
 		path := filepath.Join("cmd/distlock/internal/cli", name)
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join(root, path)))(t)
 		texts[path] = string(text)
 	}
 	lines := 0
@@ -124,9 +117,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
 	for name, text := range documents(t) {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(name), m[1])); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			expect.OK(t, expect.Err(os.Stat(filepath.Join(root, filepath.Dir(name), m[1]))), name)
 		}
 	}
 }
@@ -156,17 +147,14 @@ func TestTrackRecordNamesWhatExists(t *testing.T) {
 		}
 	}
 	var tests strings.Builder
-	err := filepath.WalkDir(root, func(file string, _ fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir(root, func(file string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(file, "_test.go") {
 			return err
 		}
 		source, err := os.ReadFile(file)
 		tests.Write(source)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	names := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(text, -1)
 	if len(names) < 10 {
 		t.Fatalf("found %d names only", len(names))
@@ -207,9 +195,7 @@ func TestEveryExampleIsListed(t *testing.T) {
 	}
 	for _, main := range mains {
 		dir := filepath.Dir(main)
-		if _, err := os.Stat(filepath.Join(dir, "main_test.go")); err != nil {
-			t.Errorf("an example without a test: %v", err)
-		}
+		expect.OK(t, expect.Err(os.Stat(filepath.Join(dir, "main_test.go"))), "an example without a test")
 		if link := "(" + filepath.Base(dir) + "/main.go)"; !strings.Contains(list, link) {
 			t.Errorf("examples/README.md has no %s", link)
 		}

@@ -10,6 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) {
@@ -26,9 +29,7 @@ func module(t *testing.T, test string) (dir string) {
 	for name, text := range map[string]string{
 		"go.mod": "module example.com/sample\n\ngo 1.23\n", "sample_test.go": "package sample\n\n" + test,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return dir
 }
@@ -112,14 +113,10 @@ func TestAlone(t *testing.T) {
 	}
 	for name, text := range files {
 		file := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)))
 	}
 	var out strings.Builder
-	if err := run(options{dir: dir, hang: time.Minute, serial: []string{"./a", "./b", "./c"}, flags: []string{"-count=5"}}, &out); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, run(options{dir: dir, hang: time.Minute, serial: []string{"./a", "./b", "./c"}, flags: []string{"-count=5"}}, &out))
 	wantLines(t, out.String(), "ok   example.com/sample/a ", "ok   example.com/sample/d ", "20 passed, 0 failed, 0 skipped\n")
 }
 

@@ -9,14 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // make test runs the packages whose tests start clusters one after the other.
 func TestClustersAreSerial(t *testing.T) {
-	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := must.Get(os.ReadFile("../../Makefile"))(t)
 	_, list, _ := strings.Cut(string(makefile), "\nSERIAL = ")
 	list, _, _ = strings.Cut(strings.ReplaceAll(list, "\\\n", " "), "\n")
 	cluster := regexp.MustCompile(`testserver\.(Shared)?(RedisCluster|RedisSentinel|EtcdCluster|ZooKeeperCluster)\(`)
@@ -56,26 +55,17 @@ func TestSharedServersAreEnded(t *testing.T) {
 // testsOfPackages returns the text of all test files of each package, by its folder.
 func testsOfPackages(t *testing.T) map[string]string {
 	t.Helper()
-	root, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(os.Getwd())(t)
 	root = strings.TrimSuffix(root, "/internal/gotest")
 	cmd := exec.Command("go", "list", "-f", `{{.Dir}} {{range .TestGoFiles}}{{.}} {{end}}{{range .XTestGoFiles}}{{.}} {{end}}`, "work")
 	cmd.Dir = root
-	packages, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packages := must.Get(cmd.Output())(t)
 	texts := map[string]string{}
 	for line := range strings.Lines(string(packages)) {
 		fields := strings.Fields(line)
 		dir := "." + strings.TrimPrefix(fields[0], root)
 		for _, name := range fields[1:] {
-			text, err := os.ReadFile(fields[0] + "/" + name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(fields[0] + "/" + name))(t)
 			texts[dir] += string(text)
 		}
 	}

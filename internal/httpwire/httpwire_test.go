@@ -11,19 +11,15 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // through encodes v as JSON and decodes it.
 func through[T any](t *testing.T, v T) T {
 	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(v))(t)
 	var out T
-	if err := json.Unmarshal(text, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(text, &out))
 	return out
 }
 
@@ -82,9 +78,7 @@ func TestErrorsKeepTheirFact(t *testing.T) {
 	}
 	for _, foreign := range []string{`{}`, `{"status":410}`, `{"distlock":"gone"}`} {
 		var p Problem
-		if err := json.Unmarshal([]byte(foreign), &p); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal([]byte(foreign), &p))
 		if err := p.Err(); err == nil || KindOf(err) != Unknown {
 			t.Errorf("%s is taken for a fact: %v", foreign, err)
 		}

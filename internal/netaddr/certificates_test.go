@@ -13,20 +13,15 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 )
 
 // issue signs a certificate that ends after life.
 func issue(t *testing.T, life time.Duration) (*testcert.Authority, testcert.Pair) {
 	t.Helper()
-	ca, err := testcert.NewAuthority()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Sign(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(life) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := must.Get(testcert.NewAuthority())(t)
+	pair := must.Get(ca.Sign(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(life) }))(t)
 	return ca, pair
 }
 
@@ -38,32 +33,19 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	renew := func(life time.Duration) {
 		t.Helper()
 		ca, pair := issue(t, life)
-		var err error
-		if files, err = pair.Write(dir); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(authority, ca.Cert, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		files = must.Get(pair.Write(dir))(t)
+		must.OK(t, os.WriteFile(authority, ca.Cert, 0o600))
 	}
 	renew(time.Hour)
-	u, err := driver.ParseURL("x://h?" + "ca=" + authority + "&cert=" + files.Cert + "&key=" + files.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := ReadCertificates(driver.NewParams(u))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(driver.ParseURL("x://h?" + "ca=" + authority + "&cert=" + files.Cert + "&key=" + files.Key))(t)
+	c := must.Get(ReadCertificates(driver.NewParams(u)))(t)
 	first := c.Config()
 	if again := c.Config(); len(again.Certificates) != 1 || !again.RootCAs.Equal(first.RootCAs) {
 		t.Errorf("%d certificates", len(again.Certificates))
 	}
 
 	_, half := issue(t, time.Hour)
-	if err := os.WriteFile(files.Key, half.Key, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(files.Key, half.Key, 0o600))
 	if !c.Config().Certificates[0].Leaf.Equal(first.Certificates[0].Leaf) {
 		t.Error("half a pair is used")
 	}
@@ -79,9 +61,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	if hint := c.Hint(io.EOF); !strings.Contains(hint, files.Cert) || !strings.Contains(hint, second.Certificates[0].Leaf.NotAfter.Format(time.RFC3339)) {
 		t.Errorf("a certificate that has ended: %q", hint)
 	}
-	if err := os.Remove(authority); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(authority))
 	if !c.Config().RootCAs.Equal(second.RootCAs) || !strings.Contains(c.Hint(io.EOF), authority) {
 		t.Errorf("a file that is missing: %q", c.Hint(io.EOF))
 	}
@@ -101,10 +81,7 @@ func TestNoCertificates(t *testing.T) {
 func TestLogin(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "password")
 	login := func(url string) (Credentials, error) {
-		u, err := driver.ParseURL(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(driver.ParseURL(url))(t)
 		p := driver.NewParams(u)
 		c, err := Login(u, p)
 		return c, errors.Join(err, p.Err())
@@ -116,27 +93,19 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%q, %q, %v; want %q, %q", u, p, err, user, password)
 		}
 	}
-	c, err := login("x://app:secret@h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(login("x://app:secret@h"))(t)
 	want(c, "app", "secret")
 	if _, err := login("x://app@h?password_file=" + path); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), path) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	write := func(s string) {
-		if err := os.WriteFile(path, []byte(s), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(s), 0o600))
 	}
 	write("one \n")
 	if _, err := login("x://app:secret@h?password_file=" + path); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("two passwords: %v", err)
 	}
-	c, err = login("x://app@h?password_file=" + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = must.Get(login("x://app@h?password_file=" + path))(t)
 	want(c, "app", "one ")
 	write("two\r\n")
 	want(c, "app", "two")

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestAddresses(t *testing.T) {
@@ -22,10 +23,7 @@ func TestAddresses(t *testing.T) {
 		{"x://h:0", ""},
 		{"x://h,g:65536", ""},
 	} {
-		u, err := driver.ParseURL(c.url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(driver.ParseURL(c.url))(t)
 		addrs, err := Of(u, "7")
 		if strings.Join(addrs, " ") != c.want || (c.want == "") != errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %q, %v", c.url, addrs, err)
@@ -42,16 +40,11 @@ func TestTLS(t *testing.T) {
 	defer srv.Close()
 	good, bad := filepath.Join(t.TempDir(), "ca.pem"), filepath.Join(t.TempDir(), "none.pem")
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}
-	if err := os.WriteFile(good, pem.EncodeToMemory(block), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(good, pem.EncodeToMemory(block), 0o600))
 	for query, ok := range map[string]bool{
 		"": true, "ca=" + good: true, "ca=" + bad: false, "cert=" + good: false, "cert=" + good + "&key=" + good: false,
 	} {
-		u, err := driver.ParseURL("x://h?" + query)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(driver.ParseURL("x://h?" + query))(t)
 		p := driver.NewParams(u)
 		config, err := ReadCertificates(p)
 		if (err == nil) != ok || err != nil && !errors.Is(err, driver.ErrInvalid) || config.Config() == nil || p.Err() != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/renew"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var errNetwork = errors.New("network down")
@@ -162,10 +164,7 @@ func TestLateAnswers(t *testing.T) {
 		"of a claim": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
 			time.Sleep(5 * time.Second)
-			claim, err := r.Claim(t.Context(), func() {}, &h.Hold)
-			if err != nil {
-				t.Fatal(err)
-			}
+			claim := must.Get(r.Claim(t.Context(), func() {}, &h.Hold))(t)
 			r.ahead.Store(int64(pause))
 			claim.End(5*time.Second, 30*time.Second)
 			if h.Trust() != 29*time.Second {
@@ -266,9 +265,7 @@ func TestClaim(t *testing.T) {
 	each(t, map[string]func(*testing.T, *rig){
 		"a claimed hold is not renewed, and ends in time": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
-			if _, err := r.Claim(t.Context(), func() {}, &h.Hold); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(r.Claim(t.Context(), func() {}, &h.Hold))(t)
 			time.Sleep(time.Minute)
 			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second)
 			if n := r.renewals(); n != 0 {
@@ -293,10 +290,7 @@ func TestClaim(t *testing.T) {
 		"Remove stops the call of a claim": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
 			ctx, stop := context.WithCancel(t.Context())
-			claim, err := r.Claim(ctx, stop, &h.Hold)
-			if err != nil {
-				t.Fatal(err)
-			}
+			claim := must.Get(r.Claim(ctx, stop, &h.Hold))(t)
 			go func() {
 				<-ctx.Done()
 				claim.End(0, 0)
@@ -304,9 +298,7 @@ func TestClaim(t *testing.T) {
 			if !r.Remove(t.Context(), &h.Hold) || ctx.Err() == nil {
 				t.Error("the call was not stopped")
 			}
-			if _, err := r.Claim(t.Context(), stop, &h.Hold); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("claim of a hold that was removed: %v", err)
-			}
+			expect.Be(t, expect.Err(r.Claim(t.Context(), stop, &h.Hold)), driver.ErrLost, "claim of a hold that was removed")
 		},
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Rows are read by one server's clock and written by another's. No held lock is granted, and a hold
@@ -29,9 +31,7 @@ func readElsewhere(t *testing.T, mode driver.Mode, skew time.Duration) {
 		rival.Mode = mode
 	}
 	first.TTL, first.Limit, rival.Limit = 5*time.Second, 1, 1
-	if err := taking(t, b, first)(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, taking(t, b, first)())
 	f.reader = skew
 	renewed := renewing(t, b, first)()
 	if mode.Alone() && renewed != nil {
@@ -57,12 +57,8 @@ func TestFirstGrantByAnotherClock(t *testing.T) {
 		b := start(t, f)
 		f.reader = -8 * time.Second
 		r := asks("x", driver.Read)
-		if err := taking(t, b, r)(); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("a reader whose clock is behind: %v", err)
-		}
+		expect.Be(t, taking(t, b, r)(), driver.ErrHeld, "a reader whose clock is behind")
 		f.reader = 0
-		if err := taking(t, b, r)(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, taking(t, b, r)())
 	})
 }

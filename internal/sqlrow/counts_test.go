@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func start(t *testing.T, f *fake) *Backend {
@@ -75,9 +77,7 @@ func TestStatementsOfEachCall(t *testing.T) {
 		{"a renewal of nothing", renewing(t, b, writer), driver.ErrLost, map[string]int{"extend": 1, "read": 1}},
 	} {
 		f.counted()
-		if err := call.do(); !errors.Is(err, call.err) {
-			t.Fatalf("%s: %v; want %v", call.what, err, call.err)
-		}
+		must.Be(t, call.do(), call.err, call.what)
 		if got := f.counted(); !reflect.DeepEqual(got, call.want) {
 			t.Errorf("%s takes %v; want %v", call.what, got, call.want)
 		}
@@ -90,9 +90,7 @@ func holds(t *testing.T, b *Backend, n int) []driver.Hold {
 	list := make([]driver.Hold, n)
 	for i := range list {
 		r := asks(fmt.Sprint("lock ", i), driver.Exclusive)
-		if _, err := b.Acquire(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(b.Acquire(t.Context(), r))(t)
 		list[i] = r.Hold
 	}
 	return list
@@ -164,9 +162,7 @@ func readersCompete(t *testing.T) {
 			for range 5 {
 				r := asks("rw", driver.Read)
 				for _, step := range []func() error{taking(t, b, r), renewing(t, b, r), giving(t, b, r)} {
-					if err := step(); err != nil {
-						t.Error(err)
-					}
+					expect.OK(t, step())
 				}
 			}
 		})
@@ -193,9 +189,7 @@ func TestRowThatNeverRests(t *testing.T) {
 	f := newFake()
 	b := start(t, f)
 	r := asks("rw", driver.Read)
-	if err := taking(t, b, r)(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, taking(t, b, r)())
 	f.before = neverRests(f)
 	held := (*driver.HeldError)(nil)
 	if err := taking(t, b, asks("rw", driver.Read))(); !errors.As(err, &held) || held.Retry <= 0 {
@@ -214,18 +208,14 @@ func TestDowngradeOfARowThatNeverRests(t *testing.T) {
 	f := newFake()
 	b := start(t, f)
 	r := asks("rw", driver.Write)
-	if err := taking(t, b, r)(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, taking(t, b, r)())
 	f.before = neverRests(f)
 	r.Mode = driver.Read
 	if err := taking(t, b, r)(); !errors.Is(err, errBusy) || errors.Is(err, driver.ErrHeld) {
 		t.Errorf("%v; want an unknown outcome", err)
 	}
 	f.before = nil
-	if err := taking(t, b, r)(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, taking(t, b, r)())
 }
 
 // A call that waits for its turn, or between two attempts, ends with its context.
@@ -240,16 +230,12 @@ func TestLaneEndsWithContext(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := taking(t, b, asks("rw", driver.Read))(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, taking(t, b, asks("rw", driver.Read))())
 	})
 	<-reached
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.Acquire(ctx, asks("rw", driver.Read)); !errors.Is(err, context.Canceled) {
-		t.Errorf("acquire: %v", err)
-	}
+	expect.Be(t, expect.Err(b.Acquire(ctx, asks("rw", driver.Read))), context.Canceled, "acquire")
 	close(leave)
 	wg.Wait()
 	if n := b.changing.Len(); n != 0 {

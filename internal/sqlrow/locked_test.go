@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Another program keeps a row locked. Its hold is unknown, and the same call renews all others.
@@ -19,9 +21,7 @@ func TestRenewBesideALockedRow(t *testing.T) {
 			var list []driver.Hold
 			for i := range 11 {
 				r := asks(fmt.Sprint("lock ", i), mode)
-				if err := taking(t, b, r)(); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, taking(t, b, r)())
 				list = append(list, r.Hold)
 			}
 			f.locked = map[Key]bool{KeyOf("lock 4"): true}
@@ -78,9 +78,7 @@ func TestRenewWithALimitOfRows(t *testing.T) {
 	b := start(t, f)
 	list := holds(t, b, 2*MaxExtend)
 	f.limit = 20
-	if err := b.Release(t.Context(), list[7]); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Release(t.Context(), list[7]))
 	for i, err := range b.Renew(t.Context(), list) {
 		if errors.Is(err, driver.ErrLost) != (i == 7) || i != 7 && err != nil {
 			t.Errorf("hold %d: %v", i, err)
@@ -113,9 +111,7 @@ func TestSpoiltRowIsUnknown(t *testing.T) {
 		f := newFake()
 		b := start(t, f)
 		r := asks("x", mode)
-		if err := taking(t, b, r)(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, taking(t, b, r)())
 		row := f.rows[KeyOf(r.Name)]
 		row.Claims, row.Owner = []byte("{"), ""
 		f.rows[KeyOf(r.Name)] = row
@@ -126,9 +122,7 @@ func TestSpoiltRowIsUnknown(t *testing.T) {
 		}
 		unknown("renew", b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
 		unknown("release", b.Release(t.Context(), r.Hold))
-		if err := taking(t, b, asks("x", driver.Write))(); !errors.Is(err, driver.ErrInvalid) {
-			t.Errorf("%v: acquire: %v; want ErrInvalid", mode, err)
-		}
+		expect.Be(t, taking(t, b, asks("x", driver.Write))(), driver.ErrInvalid, mode, "acquire")
 	}
 }
 
@@ -139,12 +133,8 @@ func TestReleaseOvertakesAnAttempt(t *testing.T) {
 		f := newFake()
 		b := start(t, f)
 		first := asks("x", driver.Exclusive)
-		if err := taking(t, b, first)(); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Release(t.Context(), first.Hold); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, taking(t, b, first)())
+		must.OK(t, b.Release(t.Context(), first.Hold))
 		r := asks("x", driver.Exclusive)
 		f.before = func(what string) error {
 			if what == "take" {
@@ -160,8 +150,6 @@ func TestReleaseOvertakesAnAttempt(t *testing.T) {
 			t.Errorf("at once: %v; want unknown", err)
 		}
 		time.Sleep(2 * LateTime)
-		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("later: %v; want ErrLost", err)
-		}
+		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "later")
 	})
 }

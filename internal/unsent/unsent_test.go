@@ -9,18 +9,13 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/unsent"
 )
 
 func TestMark(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	conn := must.Get(net.Dial("tcp", l.Addr().String()))(t)
 	defer conn.Close()
 	l.Close()
 	_, refused := net.Dial("tcp", l.Addr().String())

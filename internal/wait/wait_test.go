@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -85,10 +87,7 @@ func TestKeyedMutex(t *testing.T) {
 func TestGivingUpAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu wait.KeyedMutex[int]
-		unlock, err := mu.Lock(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		unlock := must.Get(mu.Lock(t.Context(), 1))(t)
 		unlockOther, err := mu.Lock(t.Context(), 2)
 		if err != nil {
 			t.Fatal("waits for another key:", err)
@@ -101,9 +100,7 @@ func TestGivingUpAKey(t *testing.T) {
 		}()
 		synctest.Wait()
 		cancel()
-		if err := <-failed; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		expect.Be(t, <-failed, context.Canceled)
 		unlock()
 		if unlockAgain, err := mu.Lock(t.Context(), 1); err != nil {
 			t.Error(err)
