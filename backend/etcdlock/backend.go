@@ -22,11 +22,6 @@ type Options struct {
 	// Name is the name of the cluster in Caps. It must be the same in every process. The
 	// default is made from the client's endpoints.
 	Name string
-
-	// Detached makes holds outlive the backend: Close leaves them, any backend with this option renews and
-	// releases them by their Owner, and each ends by its own TTL. It is for servers that hold locks for others
-	// (Caps.Detached). All users of a prefix should have the same setting.
-	Detached bool
 }
 
 // Backend keeps locks in etcd. It is safe for concurrent use.
@@ -34,7 +29,6 @@ type Backend struct {
 	client      *clientv3.Client
 	prefix      string
 	caps        driver.Caps
-	detached    bool
 	turns       turns
 	owners      owners
 	leases      leases
@@ -57,16 +51,15 @@ var (
 // Caps returns the backend's capabilities.
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
-// Close ends the session. It revokes the leases, so that the servers delete the keys of all holds
-// and waiters. If no server answers within three seconds, they end with their TTL. With Options.Detached
-// it leaves the leases of holds.
+// Close ends the connection. It revokes the leases that nobody uses, and tries that for three seconds at most. It leaves
+// the others: each hold and each place in the queue ends with its own TTL.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.closed.Store(true)
-		b.owners.close()
+		b.owners.delayed.close()
 		b.stream.close()
 		b.batcher.close()
-		b.leases.close(b.owners.mayUse)
+		b.leases.close()
 		if b.closeClient != nil {
 			b.closeClient()
 		}
@@ -116,12 +109,4 @@ func (b *Backend) failFirst(op, name string, err error) error {
 
 func errLostHold(name string) error {
 	return fmt.Errorf("etcdlock: %s: %w", driver.Quote(name), driver.ErrLost)
-}
-
-// closedMeanwhile returns an error if Close may revoke the lease of a key that was just written.
-func (b *Backend) closedMeanwhile() error {
-	if b.closed.Load() {
-		return errors.New("the lease may have been revoked")
-	}
-	return nil
 }

@@ -17,11 +17,6 @@ func TestConformance(t *testing.T) {
 	conform(t, []string{testserver.SharedEtcd(t).Addr()}, Options{})
 }
 
-func TestConformanceOfDetached(t *testing.T) {
-	t.Parallel()
-	conform(t, []string{testserver.SharedEtcd(t).Addr()}, Options{Detached: true})
-}
-
 func TestLongConformanceOnACluster(t *testing.T) {
 	t.Parallel()
 	conform(t, testserver.SharedEtcdCluster(t).Addrs(), Options{})

@@ -13,7 +13,7 @@
 // "locks/", and "//locks" is "/locks/".
 //
 // Parameters: timeout (of Open; default 5s); password_file, in place of a password, which is read again at each
-// login; detached (true or false, the default), see below. With TLS: ca, a file of certificates to trust
+// login. With TLS: ca, a file of certificates to trust
 // instead of the system's; cert and key, files of a client certificate, by which etcd may also
 // know the user; servername, the name in all servers' certificates, instead of the hosts. The files are read again for
 // each connection.
@@ -26,11 +26,11 @@
 //
 // # How a lock is stored
 //
-// Each hold, and each place in the queue, is a key:
+// Each hold, and each place in the queue, is a key with an etcd lease of its own:
 //
-//	prefix name / lease in hex - slot
+//	prefix name / lease in hex
 //
-// Slots are small numbers that are reused. The value is a small JSON document: the mode, the
+// The value is a small JSON document: the mode, the
 // owner, a semaphore's limit, and the metadata for Inspect. The keys below "prefix name /" are a
 // queue in the order of their creation. The first one holds a mutex. A reader holds if
 // only readers are before it, and a permit if fewer than the limit are. This is the queue of
@@ -40,23 +40,15 @@
 // Waiters queue in every mode, first come, first served. A try writes nothing unless it is
 // granted.
 //
-// # Sessions
+// # Leases
 //
-// All holds with the same TTL, in whole seconds, share a lease, and renewing one keeps all of
-// them. A process that dies, or closes the backend, loses all of them. A fixed hold, which is
-// never renewed, has a lease of its own. The shortest TTL is the server's: one and a half times
-// its election timeout, two seconds by default.
+// Each hold and each place ends by its own TTL, in whole seconds, and up to a second later. Close leaves them. Any
+// connection renews, acquires again and releases them by their Owner (Caps.Detached). A free lock is kept for the first in the
+// queue for driver.TurnLife. The shortest TTL is the server's: one and a half times its election timeout, two seconds by
+// default.
 //
-// # Detached holds
-//
-// With detached=true, or Options.Detached, holds outlive the backend (Caps.Detached): Close leaves them, and any
-// other backend with that setting renews, re-acquires and releases them by their Owner. It is for servers that
-// hold locks for others. Each hold and each place in the queue ends by its own TTL: the backend that
-// renewed it last deletes its key then. If that process has died, a lease does so, one and a half TTLs later at the
-// latest. A
-// free lock is kept for the first in the queue for driver.TurnLife. All users of a prefix should
-// have the same setting: the locks exclude each other anyway, but a hold can't go from one kind of connection
-// to the other.
+// After an answered release the next hold gets the lease, so that a lock and its unlock are two requests. A lease with a
+// call that had no answer is revoked: what arrives late finds no lease.
 //
 // # Fences
 //

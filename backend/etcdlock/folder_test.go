@@ -31,31 +31,25 @@ func busyFolder(t *testing.T, opts *Options, write func(n int32)) (b *Backend, s
 func TestTryInABusyFolder(t *testing.T) {
 	t.Parallel()
 	admin := shared(t)
-	for _, detached := range []bool{false, true} {
-		for what, c := range map[string]struct {
-			mode  driver.Mode
-			other func(name string, n int32) driver.Request
-			most  int32
-		}{
-			"longer names": {driver.Exclusive, func(name string, n int32) driver.Request {
-				return request(fmt.Sprint(name, "/", n), driver.Exclusive)
-			}, 2},
-			"readers": {driver.Read, func(name string, _ int32) driver.Request { return request(name, driver.Read) }, 2},
-		} {
-			t.Run(fmt.Sprintf("%s detached=%v", what, detached), func(t *testing.T) {
-				r := request("", c.mode)
-				b, sent := busyFolder(t, &Options{Detached: detached}, func(n int32) { acquire(t, admin, c.other(r.Name, n)) })
-				acquire(t, b, r)
-				most := c.most
-				if detached {
-					most++ // it writes its key again
-				}
-				if n := sent.Load(); n > most {
-					t.Errorf("an attempt needs %d requests, want at most %d", n, most)
-				}
-				release(t, b, r)
-			})
-		}
+	for what, c := range map[string]struct {
+		mode  driver.Mode
+		other func(name string, n int32) driver.Request
+		most  int32
+	}{
+		"longer names": {driver.Exclusive, func(name string, n int32) driver.Request {
+			return request(fmt.Sprint(name, "/", n), driver.Exclusive)
+		}, 3},
+		"readers": {driver.Read, func(name string, _ int32) driver.Request { return request(name, driver.Read) }, 3},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := request("", c.mode)
+			b, sent := busyFolder(t, nil, func(n int32) { acquire(t, admin, c.other(r.Name, n)) })
+			acquire(t, b, r)
+			if n := sent.Load(); n > c.most {
+				t.Errorf("an attempt needs %d requests, want at most %d", n, c.most)
+			}
+			release(t, b, r)
+		})
 	}
 }
 
@@ -63,24 +57,22 @@ func TestTryInABusyFolder(t *testing.T) {
 func TestTryThatComesTooLate(t *testing.T) {
 	t.Parallel()
 	admin := shared(t)
-	for _, fixed := range []bool{false, true} {
-		r, other := request("", driver.Exclusive), request("", driver.Exclusive)
-		r.Fixed, other.Name = fixed, r.Name
-		acquire(t, admin, request(r.Name+"/longer", driver.Exclusive))
-		b, _ := busyFolder(t, nil, func(n int32) {
-			if n == 2 {
-				acquire(t, admin, other)
-			}
-		})
-		_, err := b.Acquire(t.Context(), r)
-		if held := (*driver.HeldError)(nil); !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Owner != other.Owner {
-			t.Errorf("%v, want that the other one holds", err)
+	r, other := request("", driver.Exclusive), request("", driver.Exclusive)
+	other.Name = r.Name
+	acquire(t, admin, request(r.Name+"/longer", driver.Exclusive))
+	b, _ := busyFolder(t, nil, func(n int32) {
+		if n == 2 {
+			acquire(t, admin, other)
 		}
-		if q := storedKeys(t, admin, r.Name); len(q) != 1 {
-			t.Errorf("%d keys are left, want that of the holder", len(q))
-		}
-		release(t, admin, other)
-		acquire(t, b, r)
-		release(t, b, r)
+	})
+	_, err := b.Acquire(t.Context(), r)
+	if held := (*driver.HeldError)(nil); !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Owner != other.Owner {
+		t.Errorf("%v, want that the other one holds", err)
 	}
+	if q := storedKeys(t, admin, r.Name); len(q) != 1 {
+		t.Errorf("%d keys are left, want that of the holder", len(q))
+	}
+	release(t, admin, other)
+	acquire(t, b, r)
+	release(t, b, r)
 }

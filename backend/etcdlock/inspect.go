@@ -38,7 +38,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	holders := q.holderCount()
 	for i := range q {
 		h := q[i].holder()
-		if d, ok := left[q[i].lease]; ok && q[i].TTL == 0 {
+		if d, ok := left[q[i].lease]; ok {
 			h.Left = d
 		}
 		if i < holders {
@@ -64,7 +64,10 @@ func (b *Backend) timeLeft(ctx context.Context, q lockQueue) (map[clientv3.Lease
 		if err != nil {
 			return nil, err
 		}
-		left[id] = max(time.Duration(resp.TTL), 0) * time.Second
+		left[id] = max(time.Duration(resp.TTL)*time.Second, 0)
+		if !q[i].foreign && resp.TTL >= 0 { // the servers round down
+			left[id] = min(left[id]+time.Second, time.Duration(resp.GrantedTTL)*time.Second-spareTTL)
+		}
 	}
 	return left, nil
 }
@@ -111,7 +114,6 @@ func (b *Backend) lockName(key string) (string, bool) {
 	if !ok || i < 1 {
 		return "", false
 	}
-	lease, _, _ := strings.Cut(rest[i+1:], "-")
-	_, err := strconv.ParseUint(lease, 16, 64)
+	_, err := strconv.ParseUint(rest[i+1:], 16, 64)
 	return rest[:i], err == nil
 }

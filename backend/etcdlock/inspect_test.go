@@ -17,8 +17,7 @@ func acquireForeign(t *testing.T, b *Backend, name string) (key string, lease cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	key = b.folder(name) + keySuffix(l.ID, "")
-	key = key[:len(key)-1]
+	key = keyOf(b.folder(name), l.ID)
 	if _, err := b.client.Put(t.Context(), key, "", clientv3.WithLease(l.ID)); err != nil {
 		t.Fatal(err)
 	}

@@ -220,3 +220,20 @@ func withOnLost(r driver.Request) (driver.Request, chan struct{}) {
 	r.OnLost = func() { lost <- struct{}{} }
 	return r, lost
 }
+
+func renew(t testing.TB, b *Backend, r driver.Request) {
+	t.Helper()
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+}
+
+// onlyKey returns the key of a lock that has one.
+func onlyKey(t testing.TB, b *Backend, name string) lockKey {
+	t.Helper()
+	q := storedKeys(t, b, name)
+	if len(q) != 1 {
+		t.Fatalf("got %d keys, want 1", len(q))
+	}
+	return q[0]
+}

@@ -86,8 +86,12 @@ func (l *login) unary(ctx context.Context, method string, req, reply any, cc *gr
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// stream logs in anew: a server refuses what is sent on the stream without saying that the token has ended.
+// stream logs in anew: a server refuses what is sent on the stream without saying that the token has ended. Keep-alives
+// need no login.
 func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if method == leaseKeepAlive {
+		return open(ctx, desc, cc, method, opts...)
+	}
 	token, _ := l.current()
 	if err := l.renew(ctx, cc, token); err != nil {
 		return nil, err

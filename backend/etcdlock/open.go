@@ -118,10 +118,10 @@ func newBackend(client *clientv3.Client, opts *Options) *Backend {
 	if opts == nil {
 		opts = &Options{}
 	}
-	b := &Backend{client: client, prefix: opts.Prefix, detached: opts.Detached}
+	b := &Backend{client: client, prefix: opts.Prefix}
 	b.caps = driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
-		Fence: true, Session: !b.detached, Fixed: !b.detached, Detached: b.detached, Downgrade: true,
+		Fence: true, Detached: true, Downgrade: true,
 		Queueing: driver.QueueAlways, MinTTL: time.Second,
 	}
 	if b.caps.Name == "" {
@@ -129,12 +129,9 @@ func newBackend(client *clientv3.Client, opts *Options) *Backend {
 	}
 	b.stream = newWatchStream(client.ActiveConnection)
 	b.batcher.init(client)
-	b.leases.init(client, b.owners.leaseEnded)
-	b.leases.detached = b.detached
+	b.leases.client = client
 	b.owners.init(&b.leases, b.stream)
 	b.owners.delayed.due = b.watchHolds
-	b.owners.tombstones.init(b.deleteKeys)
-	b.owners.expiries.init(b.detached, b.expire)
 	return b
 }
 
@@ -192,6 +189,9 @@ func parseURL(u *url.URL) (*urlConfig, error) {
 		return nil, err
 	}
 	p := driver.NewParams(u)
+	if p.String("detached", "") != "" {
+		return nil, fmt.Errorf("%w: parameter detached is no longer needed: every hold outlives its connection, and ends with its own TTL", driver.ErrInvalid)
+	}
 	c := &urlConfig{scheme: u.Scheme, addrs: addrs, timeout: p.Duration("timeout", defaultTimeout)}
 	login, err := netaddr.Login(u, p)
 	if err != nil {
@@ -213,7 +213,7 @@ func parseURL(u *url.URL) (*urlConfig, error) {
 	if prefix != "" && !strings.HasSuffix(prefix, "/") {
 		prefix += "/"
 	}
-	c.opts = &Options{Prefix: prefix, Name: clusterName(addrs, prefix), Detached: p.Bool("detached", false)}
+	c.opts = &Options{Prefix: prefix, Name: clusterName(addrs, prefix)}
 	return c, errors.Join(err, p.Err())
 }
 

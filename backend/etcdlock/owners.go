@@ -1,44 +1,62 @@
 package etcdlock
 
 import (
-	"context"
-	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/wait"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ownerState describes an Owner's key. The key is a hold or a place in the queue, or it may be
-// one, after a call without an answer. Only calls for the Owner write to it, one at a
-// time; the mutex of owners is for other readers.
+// ownerState is what this connection knows of an Owner's key. Other connections may write and delete the key, too: they
+// serve the same Owner.
+//
+//	state     created  written  fence  what may be stored         left by
+//	asked     0        0        0      a key, at any moment       a call that looks: without a key it revokes the lease
+//	waiting   >0       >0       0      a place in the queue       a grant, which writes the key; a look at another write
+//	holding   >0       >0       >0     a hold                     a write without an answer: in doubt
+//	in doubt  >0       0        any    anything                   a call that looks, and writes
+//
+// A key that is gone, or deleted, ends each of them: the state is forgotten. It may be forgotten at any time, since all that
+// counts is stored. Three rules make that safe:
+//
+//   - A connection relies on leases of its own only, since another one may have sent a revocation that is late.
+//   - A connection renews without a write, or moves a key to another lease, only if it has written the key last, and
+//     that was answered (mine). Otherwise it first writes the key with the lease that it has. That harms nobody if it
+//     is late, and afterwards no late write of another connection is executed.
+//   - Each write to a key, and each deletion by an Owner that has it, is on the condition that the key is as it was
+//     last written or read.
+//
+// Only calls for the Owner write to the state, one at a time; the mutex of owners is for other readers.
 type ownerState struct {
-	owners     *owners
-	name       string
-	owner      string
-	key        string
-	created    int64  // revision; 0: unknown
-	modified   int64  // revision of the last write; 0: unknown
-	fence      uint64 // 0: not granted
-	mode       driver.Mode
-	limit      int
-	fixed      bool
-	lease      *lease // nil: unknown
-	oldLease   *lease // of a fixed hold, until the key has left it
-	unknown    bool   // the outcome of the write that creates the key
-	lateWrite  bool   // a write or deletion of the key may still be executed
-	ended      bool   // released, or lost
-	onLost     func()
+	owners *owners
+	name   string
+	owner  string
+	keyWrite
+	mine   bool   // this connection has written last
+	late   bool   // a call for it had no answer, and may be executed yet
+	fence  uint64 // 0: not granted, as far as this connection knows
+	mode   driver.Mode
+	limit  int
+	lease  *lease
+	moving *lease // to which a write without an answer may move the key, or from which it has moved it
+	ended  bool   // released, or lost
+	onLost func()
+
 	watch      *keyWatch // on the key of a hold
 	unverified bool      // the watch may have missed the key's end
-	expiry               // of detached holds and places
+	place
+}
 
-	// The queue as the last attempt has seen it.
+// keyWrite is a key as it was last written, by anyone.
+type keyWrite struct {
+	key              string
+	created, written int64 // revisions
+}
+
+// place is the queue before a waiter, as its last attempt has seen it.
+type place struct {
 	front        lockKey
 	ahead        int            // keys before this one
 	keysAhead    []string       // of a semaphore
@@ -50,15 +68,13 @@ type ownerState struct {
 
 // owners has the state of all Owners of a backend.
 type owners struct {
-	leases     *leases
-	stream     *watchStream
-	tombstones tombstones
-	delayed    delayedWatches
-	expiries   expiries
+	leases  *leases
+	stream  *watchStream
+	delayed delayedWatches
 
 	mu      sync.Mutex
 	byOwner map[string]*ownerState
-	byKey   map[string]*ownerState
+	sweepAt int                 // so many states are swept
 	waiting map[string]follower // by Owner
 }
 
@@ -69,13 +85,7 @@ type follower interface {
 
 func (s *owners) init(leases *leases, stream *watchStream) {
 	s.leases, s.stream = leases, stream
-	s.byOwner, s.byKey, s.waiting = map[string]*ownerState{}, map[string]*ownerState{}, map[string]follower{}
-}
-
-func (s *owners) close() {
-	s.delayed.close()
-	s.closeExpiries()
-	s.tombstones.close()
+	s.byOwner, s.waiting, s.sweepAt = map[string]*ownerState{}, map[string]follower{}, minSweep
 }
 
 func (s *owners) get(owner string) *ownerState {
@@ -91,91 +101,82 @@ func (s *owners) update(o *ownerState, f func()) {
 	f()
 }
 
-// open returns the state for a request whose key is about to be created in a folder.
-func (s *owners) open(folder string, r *driver.Request, l *lease) (*ownerState, error) {
+// add makes the state of an Owner whose key was created with a lease at a revision, or may be created; 0.
+func (s *owners) add(r *driver.Request, key string, l *lease, created int64) *ownerState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.byOwner[r.Owner]
-	key, err := s.freeKey(o, folder, r, l)
-	if err != nil {
-		return nil, err
+	if len(s.byOwner) >= s.sweepAt {
+		s.sweep()
 	}
-	if o == nil {
-		o = s.newState(r.Name, r.Owner)
+	o := &ownerState{
+		owners: s, name: r.Name, owner: r.Owner, keyWrite: keyWrite{key, created, created}, mode: r.Mode, limit: r.Limit,
+		mine: created > 0, late: created == 0, lease: l,
 	}
-	s.prolong(o, time.Now(), r.TTL)
-	s.unwatch(o)
-	s.rename(o, key)
-	o.created, o.modified, o.fence, o.lease, o.life = 0, 0, 0, l, l.life
-	o.mode, o.limit, o.fixed, o.onLost = r.Mode, r.Limit, l.fixed, r.OnLost
-	return o, nil
-}
-
-// newState makes the state of an Owner. The mutex is held.
-func (s *owners) newState(name, owner string) *ownerState {
-	o := &ownerState{owners: s, name: name, owner: owner, expiry: expiry{index: -1}}
-	s.byOwner[owner] = o
+	s.byOwner[r.Owner] = o
 	return o
 }
 
-// slots is the number of keys that a lease reuses for a lock. Until the history is compacted the
-// servers keep an entry of each key that ever was, and every attempt scans the entries of its lock.
-const slots = 8
+// minSweep is the least number of states that are swept.
+const minSweep = 1024
 
-// freeKey returns the key for a request: the Owner's own, or one that no other Owner has and that
-// no late write can hit. The mutex is held.
-func (s *owners) freeKey(o *ownerState, folder string, r *driver.Request, l *lease) (string, error) {
-	if o != nil && o.name == r.Name && strings.HasPrefix(o.key, folder+keySuffix(l.id, "")) {
-		return o.key, nil
-	}
-	if s.tombstones.hasOwner(r.Owner) {
-		return "", fmt.Errorf("%w: owner %s was released when its outcome was unknown; take a new one", driver.ErrInvalid, r.Owner)
-	}
-	for i := range slots {
-		key := folder + keySuffix(l.id, strconv.Itoa(i))
-		if s.byKey[key] == nil && !s.tombstones.has(key) {
-			return key, nil
+// sweep forgets what nobody has kept alive for a TTL after its end: the calls of such an Owner go through another
+// connection, or have ended. The mutex is held.
+func (s *owners) sweep() {
+	now := time.Now()
+	for _, o := range s.byOwner {
+		if now.After(o.lease.expiry().Add(max(o.lease.ttl(), time.Minute))) {
+			s.drop(o)
 		}
 	}
-	return s.ownKey(folder, r.Owner, l), nil
+	s.sweepAt = max(minSweep, 2*len(s.byOwner))
 }
 
-// ownKey returns a key with the name of its Owner. The mutex is held.
-func (s *owners) ownKey(folder, owner string, l *lease) string {
-	key := folder + keySuffix(l.id, owner)
-	for i := 1; s.byKey[key] != nil || s.tombstones.has(key); i++ {
-		key = folder + keySuffix(l.id, owner+"."+strconv.Itoa(i))
-	}
-	return key
-}
-
-// adopted records that an Owner goes on with the key of another connection.
-func (s *owners) adopted(o *ownerState, k *lockKey) {
+// found records the key of an Owner as it was read. o is nil if nothing was known of it.
+func (s *owners) found(o *ownerState, name string, k *lockKey) *ownerState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rename(o, k.key)
-	o.created, o.unknown = k.created, false
+	if o == nil {
+		o = &ownerState{owners: s, name: name, owner: k.owner, lease: newLease(k.lease, keepAliveReply{sent: time.Now()})}
+		s.byOwner[k.owner] = o
+	}
+	if o.written != k.modified {
+		o.mine = false
+	}
+	if o.key != k.key {
+		s.unwatch(o)
+	}
+	o.keyWrite, o.mode, o.limit, o.fence = keyWrite{k.key, k.created, k.modified}, k.mode, k.Limit, k.grantFence()
+	switch {
+	case o.lease.id == k.lease:
+	case o.moving != nil && o.moving.id == k.lease:
+		o.lease, o.moving = o.moving, o.lease
+	default:
+		s.retireOwn(o.lease)
+		o.lease = newLease(k.lease, keepAliveReply{sent: time.Now()})
+	}
+	return o
 }
 
-// rename makes an Owner go on with a key. Late calls may still write or delete the one it had. The mutex is held.
-func (s *owners) rename(o *ownerState, key string) {
-	if key != o.key && (o.unknown || o.lateWrite) {
-		s.tombstones.add(o.key, "")
-	}
-	s.setKey(o, key)
-}
-
-// setKey sets the key of an Owner; empty: it has none. The mutex is held.
-func (s *owners) setKey(o *ownerState, key string) {
-	if s.byKey[o.key] == o {
-		delete(s.byKey, o.key)
-	}
-	if key != "" {
-		o.key, s.byKey[key] = key, o
+// wrote records that this connection has written an Owner's key. No earlier write can be executed any more.
+func (s *owners) wrote(o *ownerState, revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.written, o.mine = revision, true
+	if o.moving != nil {
+		s.leases.retire(o.moving)
+		o.moving = nil
 	}
 }
 
-// forget forgets an Owner that has no key, or will have none.
+// doubt records that a write to an Owner's key has no answer (late), or that somebody else has written or deleted it.
+func (s *owners) doubt(o *ownerState, late bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.written, o.mine, o.late = 0, false, o.late || late
+}
+
+// forget forgets an Owner that has no key, or none of this connection. A lease that only this connection may
+// use again is revoked.
 func (s *owners) forget(o *ownerState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,21 +184,55 @@ func (s *owners) forget(o *ownerState) {
 }
 
 func (s *owners) forgetLocked(o *ownerState) {
-	o.ended = true
-	if o.unknown || o.lateWrite {
-		s.tombstones.add(o.key, "")
+	if o.ended {
+		return
 	}
-	s.setKey(o, "")
+	s.drop(o)
+	s.retireOwn(o.lease)
+	s.retireOwn(o.moving)
+}
+
+// free forgets an Owner whose key was deleted, and keeps its lease for the next one.
+func (s *owners) free(o *ownerState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.ended {
+		return
+	}
+	if o.late || o.moving != nil {
+		s.forgetLocked(o)
+		return
+	}
+	s.drop(o)
+	s.leases.put(o.lease)
+}
+
+func (s *owners) retireOwn(l *lease) {
+	if l != nil && l.own {
+		s.leases.retire(l)
+	}
+}
+
+// drop ends the state of an Owner. The mutex is held.
+func (s *owners) drop(o *ownerState) {
+	o.ended = true
 	if s.byOwner[o.owner] == o {
 		delete(s.byOwner, o.owner)
 	}
 	s.unwatch(o)
-	s.unschedule(o)
-	for _, l := range []*lease{o.lease, o.oldLease} {
-		if l != nil && l.fixed {
-			s.leases.revokeLater(l)
-		}
+}
+
+// releasing returns the state of an Owner that is about to be released: its end is no loss.
+func (s *owners) releasing(owner, name string) *ownerState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.byOwner[owner]
+	if o == nil || o.name != name {
+		return nil
 	}
+	o.onLost = nil
+	s.unwatch(o)
+	return o
 }
 
 // unwatch ends the watch on a hold's key. The mutex is held.
@@ -206,31 +241,6 @@ func (s *owners) unwatch(o *ownerState) {
 		s.stream.unwatch(o.watch)
 		o.watch = nil
 	}
-}
-
-// leaseChanging records that a write which attaches the key to a lease is about to be sent.
-func (s *owners) leaseChanging(o *ownerState, l *lease) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o.lease == l {
-		return
-	}
-	if o.lease != nil && o.lease.fixed {
-		o.oldLease = o.lease
-	}
-	o.lease = nil
-}
-
-// leaseChanged records that this write was executed, with this revision.
-func (s *owners) leaseChanged(o *ownerState, l *lease, revision int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o.lease, o.fixed, o.modified, o.life = l, l.fixed, revision, l.life
-	o.expiring, o.lateDelete = false, false
-	if o.oldLease != nil && o.oldLease != l {
-		s.leases.revokeLater(o.oldLease)
-	}
-	o.oldLease = nil
 }
 
 // setBlocker records the queue of a waiter as of a revision, and points its watch at its blocker.
@@ -260,32 +270,12 @@ func (s *owners) markLost(o *ownerState) {
 	if o.ended || o.fence == 0 {
 		notify = nil
 	}
-	o.onLost = nil
-	if !o.ended {
+	if o.watch != nil {
 		s.forgetLocked(o)
 	}
 	s.mu.Unlock()
 	if notify != nil {
 		notify()
-	}
-}
-
-// leaseEnded loses all holds of a lease that has ended. Detached ones may have another one by now: their next
-// renewals find out.
-func (s *owners) leaseEnded(id clientv3.LeaseID) {
-	if s.expiries.detached {
-		return
-	}
-	s.mu.Lock()
-	var lost []*ownerState
-	for _, o := range s.byOwner {
-		if o.lease != nil && o.lease.id == id {
-			lost = append(lost, o)
-		}
-	}
-	s.mu.Unlock()
-	for _, o := range lost {
-		s.markLost(o)
 	}
 }
 
@@ -298,7 +288,14 @@ func (o *ownerState) started(missed bool) {
 }
 
 // event reports the loss: the key was deleted, or its lease has ended.
-func (o *ownerState) event(*mvccpb.Event) { o.owners.markLost(o) }
+func (o *ownerState) event(ev *mvccpb.Event) {
+	o.owners.mu.Lock()
+	gone := string(ev.Kv.Key) == o.key && ev.Kv.ModRevision > o.created
+	o.owners.mu.Unlock()
+	if gone {
+		o.owners.markLost(o)
+	}
+}
 
 // watchAfter is the age at which the watch on a hold's key begins. Most holds end sooner, and cost
 // no watch.
@@ -345,124 +342,4 @@ func (d *delayedWatches) close() {
 	if d.timer != nil {
 		d.timer.Stop()
 	}
-}
-
-// deleteAges has the ages of a release at which its key is deleted again. A write without an answer may be
-// executed as long as a server works on it, or the network holds it back.
-var deleteAges = []time.Duration{time.Second, 4 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute}
-
-// tombstoneLife is the time for which such a key isn't reused: late writes, and these deletions, must not
-// hit the key of another Owner.
-const tombstoneLife = 10 * time.Minute
-
-// tombstones deletes the keys of released Owners that may still be written.
-type tombstones struct {
-	delete func(ctx context.Context, keys []string) (done []string)
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     wait.Group
-
-	mu      sync.Mutex
-	byKey   map[string]*tombstone
-	byOwner map[string]bool
-	running bool
-}
-
-type tombstone struct {
-	owner     string // which may not return; empty: none
-	since     time.Time
-	deletions int
-	next      time.Time // a deletion that failed is not repeated before
-}
-
-func (s *tombstones) init(delete func(ctx context.Context, keys []string) (done []string)) {
-	s.delete, s.byKey, s.byOwner = delete, map[string]*tombstone{}, map[string]bool{}
-	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
-}
-
-func (s *tombstones) add(key, owner string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.byKey[key] = &tombstone{owner: owner, since: time.Now()}
-	if owner != "" {
-		s.byOwner[owner] = true
-	}
-	if !s.running && s.ctx.Err() == nil {
-		s.running = true
-		s.wg.Go(s.run)
-	}
-}
-
-// has reports whether a key may still be written or deleted.
-func (s *tombstones) has(key string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.byKey[key] != nil
-}
-
-// any reports whether any key may still be written.
-func (s *tombstones) any() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.byKey) > 0
-}
-
-// hasOwner reports whether an Owner was released with such a key.
-func (s *tombstones) hasOwner(owner string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.byOwner[owner]
-}
-
-// run deletes keys as long as there are any. A deletion without an answer is repeated.
-func (s *tombstones) run() {
-	for wait.Sleep(s.ctx, deleteAges[0]) == nil {
-		due, done := s.due()
-		if done {
-			return
-		}
-		if len(due) == 0 {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
-		s.deleted(s.delete(ctx, due))
-		cancel()
-	}
-}
-
-// due returns the keys to delete now, and whether there are none left at all.
-func (s *tombstones) due() (keys []string, done bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, t := range s.byKey {
-		age := time.Since(t.since)
-		switch all := t.deletions == len(deleteAges); {
-		case all && age > tombstoneLife:
-			delete(s.byKey, key)
-			delete(s.byOwner, t.owner)
-		case !all && age >= deleteAges[t.deletions] && !time.Now().Before(t.next) && len(keys) < maxOps:
-			t.next = time.Now().Add(min(age/4, time.Minute))
-			keys = append(keys, key)
-		}
-	}
-	s.running = len(s.byKey) > 0
-	return keys, !s.running
-}
-
-func (s *tombstones) deleted(keys []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, key := range keys {
-		if t := s.byKey[key]; t != nil {
-			t.deletions++
-			t.next = time.Time{}
-		}
-	}
-}
-
-func (s *tombstones) close() {
-	s.mu.Lock()
-	s.cancel()
-	s.mu.Unlock()
-	s.wg.Wait()
 }

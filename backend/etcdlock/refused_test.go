@@ -24,30 +24,28 @@ func TestRefused(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
 	var users atomic.Int32
-	for _, detached := range []bool{false, true} {
-		for what, withdraw := range map[string]func(user string, own testserver.EtcdGrant) (restore func()){
-			"rights": func(user string, own testserver.EtcdGrant) func() {
-				srv.RevokePrefix(user, own.Prefix)
-				return func() { srv.GrantPrefix(user, own) }
-			},
-			"login": func(user string, _ testserver.EtcdGrant) func() {
-				srv.SetPassword(user, "another")
-				return func() { srv.SetPassword(user, "x") }
-			},
-		} {
-			t.Run(fmt.Sprintf("%s detached=%v", what, detached), func(t *testing.T) {
-				t.Parallel()
-				drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
-					user := fmt.Sprint("user", users.Add(1))
-					own := testserver.EtcdGrant{Prefix: user + "/", Read: true, Write: true}
-					url := patiently(fmt.Sprintf("%s/%s?detached=%v", srv.AddUser(user, "x", own), user, detached))
-					return drivertest.Harness{
-						Open:     func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) },
-						Withdraw: func() func() { return withdraw(user, own) },
-					}
-				})
+	for what, withdraw := range map[string]func(user string, own testserver.EtcdGrant) (restore func()){
+		"rights": func(user string, own testserver.EtcdGrant) func() {
+			srv.RevokePrefix(user, own.Prefix)
+			return func() { srv.GrantPrefix(user, own) }
+		},
+		"login": func(user string, _ testserver.EtcdGrant) func() {
+			srv.SetPassword(user, "another")
+			return func() { srv.SetPassword(user, "x") }
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
+				user := fmt.Sprint("user", users.Add(1))
+				own := testserver.EtcdGrant{Prefix: user + "/", Read: true, Write: true}
+				url := patiently(srv.AddUser(user, "x", own) + "/" + user)
+				return drivertest.Harness{
+					Open:     func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) },
+					Withdraw: func() func() { return withdraw(user, own) },
+				}
 			})
-		}
+		})
 	}
 }
 
@@ -137,9 +135,6 @@ func TestExecutedWithoutSpace(t *testing.T) {
 		full.Store(true)
 		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
 			t.Errorf("acquire: %v", err)
-		}
-		if len(storedKeys(t, b, r.Name)) != 1 {
-			t.Fatal("the request was not executed")
 		}
 		release(t, b, r)
 		if len(storedKeys(t, b, r.Name)) != 0 {

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"errors"
 	"math"
 	"testing"
@@ -10,66 +11,170 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// A hold that is renewed for longer than its lease lives moves to another lease, and keeps its key.
+// A hold that is renewed for longer than its lease lives moves to another lease, and keeps its key and its fence. When the
+// longer time is over it moves back.
 func TestRenewForLonger(t *testing.T) {
 	b, admin := shared(t), shared(t)
-	for _, fixed := range []bool{false, true} {
-		r := request("", driver.Exclusive)
-		r.TTL, r.Fixed = 20*time.Second, fixed
-		acquire(t, b, r)
-		before := storedKeys(t, admin, r.Name)[0]
-		longer := r.Hold
-		longer.TTL = time.Hour
-		if errs := b.Renew(t.Context(), []driver.Hold{longer}); errs[0] != nil {
-			t.Fatal(errs[0])
+	r := request("", driver.Exclusive)
+	r.TTL = 20 * time.Second
+	g := acquire(t, b, r)
+	before := storedKeys(t, admin, r.Name)[0]
+	longer := r.Hold
+	longer.TTL = time.Hour
+	for i, h := range []driver.Hold{longer, longer, r.Hold} {
+		if err := b.Renew(t.Context(), []driver.Hold{h})[0]; err != nil {
+			t.Fatal(err)
 		}
 		after := storedKeys(t, admin, r.Name)[0]
 		if after.created != before.created || after.lease == before.lease {
-			t.Errorf("fixed %v: moved from %+v to %+v", fixed, before, after)
-		}
-		// The hold doesn't need the old lease any more.
-		admin.client.Revoke(t.Context(), before.lease)
-		if errs := b.Renew(t.Context(), []driver.Hold{longer}); errs[0] != nil {
-			t.Errorf("fixed %v: without its old lease: %v", fixed, errs[0])
+			t.Errorf("renewal %d: from %+v to %+v", i, before, after)
 		}
 		left, err := admin.client.TimeToLive(t.Context(), after.lease)
 		if err != nil || left.TTL < 3000 {
-			t.Errorf("fixed %v: lives for %d s, %v", fixed, left.TTL, err)
+			t.Errorf("renewal %d: lives for %d s, %v", i, left.TTL, err)
 		}
-		info, err := admin.Inspect(t.Context(), r.Name)
-		if err != nil || len(info.Holders) != 1 || info.Holders[0].Fence != 0 {
-			t.Errorf("fixed %v: Inspect shows another fence than the grant had: %+v, %v", fixed, info, err)
+	}
+	eventually(t, "the lease that it has left is revoked", func() bool {
+		left, err := admin.client.TimeToLive(t.Context(), before.lease)
+		return err == nil && left.TTL < 0
+	})
+	leaseOf(b, r).age(longer.TTL - r.TTL/2)
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Fatal(err)
+	}
+	if l := leaseOf(b, r); l.ttl() != leaseTTL(r.TTL) || storedKeys(t, admin, r.Name)[0].lease != l.id {
+		t.Errorf("after the longer time its lease has a TTL of %v", l.ttl())
+	}
+	info, err := admin.Inspect(t.Context(), r.Name)
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Fence != g.Fence {
+		t.Errorf("Inspect shows another fence than the grant had: %+v, %v", info, err)
+	}
+	release(t, b, r)
+}
+
+// A move to another lease that had no answer can't be executed after the key was written again.
+func TestLateMoveToAnotherLease(t *testing.T) {
+	for name, by := range map[string]func(own, other *Backend) *Backend{
+		"own connection":     func(own, _ *Backend) *Backend { return own },
+		"another connection": func(_, other *Backend) *Backend { return other },
+	} {
+		for _, fate := range []txnFate{muted, heldBack} {
+			b, other := shared(t), shared(t)
+			r := request("", driver.Exclusive)
+			r.TTL = 20 * time.Second
+			acquire(t, b, r)
+			longer := r.Hold
+			longer.TTL = time.Minute
+			kv := delayCalls(b)
+			kv.next(fate)
+			if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("%s: the move: %v", name, err)
+			}
+			next := by(b, other)
+			if err := next.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if fate == heldBack {
+				kv.deliver(t)
+			}
+			if now, l := onlyKey(t, b, r.Name), leaseOf(next, r); now.lease != l.id {
+				t.Errorf("%s: the key has lease %x, and its holder trusts in %x", name, now.lease, l.id)
+			}
+			release(t, next, r)
 		}
-		release(t, b, r)
 	}
 }
 
-// A move to another lease that had no answer can't be executed after the key has moved on.
-func TestLateMoveToAnotherLease(t *testing.T) {
-	b := shared(t)
+// Two connections renew one hold in turn. A connection writes the key only if it has not written it last, and the fence
+// stays visible.
+func TestHoldGoesToAndFro(t *testing.T) {
+	t.Parallel()
+	one, two := shared(t), shared(t)
 	r := request("", driver.Exclusive)
-	r.TTL, r.Fixed = 20*time.Second, true
-	acquire(t, b, r)
-	c := b.owners.get(r.Owner)
-	first := c.modified
-	moved, err := b.leases.dedicated(t.Context(), 30*time.Second)
-	if err != nil {
-		t.Fatal(err)
+	g := acquire(t, one, r)
+	for i, step := range []struct {
+		b      *Backend
+		writes bool
+	}{{one, false}, {one, false}, {two, true}, {two, false}, {one, true}, {one, false}} {
+		before := onlyKey(t, one, r.Name).modified
+		renew(t, step.b, r)
+		if wrote := onlyKey(t, one, r.Name).modified != before; wrote != step.writes {
+			t.Errorf("renewal %d wrote: %v, want %v", i+1, wrote, step.writes)
+		}
+		info, err := one.Inspect(t.Context(), r.Name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Fence != g.Fence {
+			t.Errorf("after renewal %d: %+v, %v; want fence %d", i+1, info, err, g.Fence)
+		}
 	}
-	b.owners.leaseChanging(c, moved)
-	longer := r.Hold
-	longer.TTL = time.Minute
-	if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; err != nil {
-		t.Fatal(err)
+	release(t, two, r)
+	if err := one.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("renewed after its release: %v", err)
 	}
-	late := &leaseRenewal{b: b, ctx: t.Context()}
-	if _, err := late.attachLease(c.key, c.created, first, moved); !errors.Is(err, errMoved) {
-		t.Errorf("the late move: %v", err)
+	if one.owners.get(r.Owner) != nil {
+		t.Error("the connection that has granted it remembers it")
 	}
-	if now := storedKeys(t, b, r.Name)[0].lease; now != c.lease.id {
-		t.Errorf("the key has lease %x, and its holder trusts in %x", now, c.lease.id)
+}
+
+// A renewal through another connection, for less than was promised before, shortens nothing.
+func TestShorterRenewalThroughAnotherConnection(t *testing.T) {
+	t.Parallel()
+	one, two := shared(t), shared(t)
+	r := request("", driver.Exclusive)
+	r.TTL = time.Hour
+	acquire(t, one, r)
+	brief := r
+	brief.TTL = 20 * time.Second
+	for _, b := range []*Backend{two, one, two} {
+		renew(t, b, brief)
+		left, err := one.client.TimeToLive(t.Context(), onlyKey(t, one, r.Name).lease)
+		if err != nil || left.TTL < 3000 {
+			t.Errorf("%d s are left, %v", left.TTL, err)
+		}
 	}
-	release(t, b, r)
+}
+
+// A hold that another connection has released leaves its lease to nobody: a connection revokes what it has deleted.
+func TestLeaseOfAnotherConnectionsHold(t *testing.T) {
+	t.Parallel()
+	one, two := shared(t), shared(t)
+	r := request("", driver.Exclusive)
+	acquire(t, one, r)
+	l := leaseOf(one, r)
+	renew(t, two, r)
+	release(t, two, r)
+	if err := one.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("released again: %v", err)
+	}
+	next := request(r.Name, driver.Exclusive)
+	acquire(t, one, next)
+	if leaseOf(one, next).id == l.id {
+		t.Error("the lease is used again")
+	}
+	eventually(t, "the lease is revoked", func() bool {
+		left, err := two.client.TimeToLive(t.Context(), l.id)
+		return err == nil && left.TTL < 0
+	})
+	renew(t, one, next)
+}
+
+// A place whose connection was lost lets the next one in after its turn.
+func TestPlaceOfALostConnection(t *testing.T) {
+	t.Parallel()
+	lost, b := shared(t), shared(t)
+	holder := request("", driver.Exclusive)
+	acquire(t, b, holder)
+	refused(t, lost, queued(request(holder.Name, driver.Exclusive)), driver.ErrHeld)
+	lost.client.Close()
+	release(t, b, holder)
+	next := queued(request(holder.Name, driver.Exclusive))
+	since := time.Now()
+	eventually(t, "the place is passed", func() bool {
+		_, err := b.Acquire(t.Context(), next)
+		return err == nil
+	})
+	if waited := time.Since(since); waited < driver.TurnLife {
+		t.Errorf("the place was passed after %v, before its turn of %v was over", waited, driver.TurnLife)
+	}
 }
 
 // The longest TTL of the core is granted, and one that overflows is refused at once.

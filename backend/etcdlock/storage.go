@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/metajson"
@@ -21,12 +20,10 @@ import (
 
 // A hold, or a place in the queue, is a key:
 //
-//	prefix name / lease-in-hex - slot
+//	prefix name / lease-in-hex
 //
-// The keys of the official clients end after the lease. The key below "prefix name /" that was
-// created first holds; no client interprets the rest of the key. The slot lets one lease have
-// many keys of one name. One Owner at a time uses a slot, so that an attempt without an
-// answer can be repeated.
+// as those of the official clients are. The key below "prefix name /" that was created first holds; no client
+// interprets the rest of the key.
 
 // maxOps is the default limit of operations in one etcd transaction.
 const maxOps = 128
@@ -34,9 +31,9 @@ const maxOps = 128
 // folderEnd returns the first key after those in a folder.
 func folderEnd(folder string) string { return folder[:len(folder)-1] + "0" }
 
-// keySuffix returns a key without its folder.
-func keySuffix(lease clientv3.LeaseID, slot string) string {
-	return strconv.FormatInt(int64(lease), 16) + "-" + slot
+// keyOf returns the key in a folder that has a lease of its own.
+func keyOf(folder string, lease clientv3.LeaseID) string {
+	return folder + strconv.FormatInt(int64(lease), 16)
 }
 
 // keyValue is the value of a key, as JSON. Any other value is another program's, and means a
@@ -46,25 +43,29 @@ type keyValue struct {
 	Owner string            `json:"owner"`
 	Limit int               `json:"limit,omitempty"`
 	Later bool              `json:"later,omitempty"` // not granted by this write
-	TTL   int64             `json:"ttl,omitempty"`   // of a detached hold or place: its life in seconds is at most this
-	Fence uint64            `json:"fence,omitempty"` // of a detached hold that was written again by a renewal
+	Fence uint64            `json:"fence,omitempty"` // of a hold that was written again by a renewal
 	Meta  map[string]string `json:"meta,omitempty"`
 }
 
 // metas encodes what all values of a process have in common.
 var metas metajson.Cache
 
-func encodeValue(r *driver.Request, ttl int64, later bool) string {
-	v := keyValue{Mode: r.Mode.String(), Owner: r.Owner, Later: later, TTL: ttl}
+func encodeValue(r *driver.Request, later bool) string {
+	v := keyValue{Mode: r.Mode.String(), Owner: r.Owner, Later: later}
 	if r.Mode == driver.Counted {
 		v.Limit = r.Limit
 	}
+	text := v.encode()
+	if meta := metas.Encode(r.Meta); meta != "" {
+		return text[:len(text)-1] + `,"meta":` + meta + "}"
+	}
+	return text
+}
+
+func (v *keyValue) encode() string {
 	text, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // strings and numbers only
-	}
-	if meta := metas.Encode(r.Meta); meta != "" {
-		return string(text[:len(text)-1]) + `,"meta":` + meta + "}"
 	}
 	return string(text)
 }
@@ -76,7 +77,6 @@ type lockKey struct {
 	key, owner        string
 	created, modified int64 // revisions
 	lease             clientv3.LeaseID
-	moved             bool // from the lease it was created with
 	foreign           bool // another program's
 }
 
@@ -88,8 +88,7 @@ func parseKey(folder string, kv *mvccpb.KeyValue) (lockKey, bool) {
 	if strings.Contains(rest, "/") {
 		return k, false
 	}
-	lease, _, slotted := strings.Cut(rest, "-")
-	if json.Unmarshal(kv.Value, &k.keyValue) == nil && slotted && k.Owner != "" {
+	if json.Unmarshal(kv.Value, &k.keyValue) == nil && k.Owner != "" {
 		k.mode = parseMode(k.keyValue.Mode)
 	}
 	if k.mode == 0 {
@@ -98,7 +97,7 @@ func parseKey(folder string, kv *mvccpb.KeyValue) (lockKey, bool) {
 		k.owner = rest + "@" + strconv.FormatInt(k.created, 10)
 		return k, true
 	}
-	k.owner, k.moved = k.Owner, lease != strconv.FormatInt(kv.Lease, 16)
+	k.owner = k.Owner
 	return k, true
 }
 
@@ -113,15 +112,22 @@ func parseMode(s string) driver.Mode {
 
 func (k *lockKey) holder() driver.Holder {
 	// The locks of the official clients have leases. A key without one may be any data.
-	h := driver.Holder{Owner: k.owner, Mode: k.mode, Held: -1, Left: -1, Meta: k.Meta, Foreign: k.foreign && k.lease == 0}
-	// The fence is the revision of the grant, unless that is not the last write to the key.
-	switch {
-	case k.Fence > 0:
-		h.Fence = k.Fence
-	case !k.Later && !k.moved && !k.foreign:
-		h.Fence = uint64(k.modified)
+	return driver.Holder{
+		Owner: k.owner, Mode: k.mode, Fence: k.grantFence(), Held: -1, Left: -1, Meta: k.Meta,
+		Foreign: k.foreign && k.lease == 0,
 	}
-	return h
+}
+
+// grantFence returns the fence of a hold: the revision of the grant, which is the last write to the key, or noted by it. It
+// is 0 for a place in the queue, and for the hold of another program.
+func (k *lockKey) grantFence() uint64 {
+	switch {
+	case k.Later || k.foreign:
+		return 0
+	case k.Fence > 0:
+		return k.Fence
+	}
+	return uint64(k.modified)
 }
 
 // lockQueue has the keys of a lock in the order of their creation: first the holders, then the
@@ -257,7 +263,12 @@ func folderUnchanged(folder string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(folder).WithRange(folderEnd(folder)), "<", revision+1)
 }
 
-// createdAt holds if the key was created at the revision; 0: if it doesn't exist.
+// folderFrom holds if no key in the folder was created before the revision.
+func folderFrom(folder string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(folder).WithRange(folderEnd(folder)), ">", revision-1)
+}
+
+// createdAt holds if the key was created at the revision.
 func createdAt(key string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(key), "=", revision)
 }
@@ -272,14 +283,8 @@ func getFolder(folder string, opts ...clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(folder, append(opts, clientv3.WithRange(folderEnd(folder)))...)
 }
 
-func putKey(key string, l *lease, r *driver.Request, later bool) clientv3.Op {
-	return clientv3.OpPut(key, encodeValue(r, l.life, later), clientv3.WithLease(l.id))
-}
-
-// putNewKey creates a key at the end of the queue. It never overwrites one: a late write must not
-// move a key back to a shorter lease.
-func putNewKey(key string, l *lease, r *driver.Request) clientv3.Op {
-	return clientv3.OpTxn([]clientv3.Cmp{createdAt(key, 0)}, []clientv3.Op{putKey(key, l, r, true)}, nil)
+func putKey(key string, lease clientv3.LeaseID, r *driver.Request, later bool) clientv3.Op {
+	return clientv3.OpPut(key, encodeValue(r, later), clientv3.WithLease(lease))
 }
 
 // tooLargeToSend reports whether the client has refused to send a request of this size.
@@ -333,25 +338,13 @@ func etcdError(err error) (e rpctypes.EtcdError) {
 	return e
 }
 
-// life returns the longest life that a detached hold or place was promised by its last write.
-func (k *lockKey) life() time.Duration { return time.Duration(k.TTL) * time.Second }
-
-// put writes a key again, attached to a lease.
-func (k *lockKey) put(l *lease) clientv3.Op {
-	k.keyValue.TTL = l.life
-	text, err := json.Marshal(k.keyValue)
-	if err != nil {
-		panic(err) // strings and numbers only
-	}
-	return clientv3.OpPut(k.key, string(text), clientv3.WithLease(l.id))
+// put writes a key again, attached to a lease, with the fence that its revision doesn't tell any more.
+func (k *lockKey) put(lease clientv3.LeaseID) clientv3.Op {
+	k.Fence = cmp.Or(k.Fence, k.grantFence())
+	return clientv3.OpPut(k.key, k.keyValue.encode(), clientv3.WithLease(lease))
 }
 
 // delete deletes a key that is as it was read.
 func (k *lockKey) delete() clientv3.Op {
 	return clientv3.OpTxn([]clientv3.Cmp{modifiedAt(k.key, k.modified)}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil)
-}
-
-// of returns the keys of an Owner.
-func (q lockQueue) of(owner string) lockQueue {
-	return slices.DeleteFunc(q, func(k lockKey) bool { return k.owner != owner })
 }

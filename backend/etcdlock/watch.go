@@ -258,6 +258,7 @@ func (w *releaseWatch) close() {
 // interrupted.
 func (b *Backend) watchHolds(holds []*ownerState) {
 	var unverified []*ownerState
+	var keys []keyWrite
 	b.owners.mu.Lock()
 	for _, o := range holds {
 		switch {
@@ -266,26 +267,28 @@ func (b *Backend) watchHolds(holds []*ownerState) {
 			o.watch = b.stream.watch(&keyWatch{keyHandler: o, key: o.key, start: int64(o.fence) + 1})
 		case o.unverified:
 			o.unverified = false
-			unverified = append(unverified, o)
+			unverified, keys = append(unverified, o), append(keys, o.keyWrite)
 		}
 	}
 	b.owners.mu.Unlock()
-	for some := range slices.Chunk(unverified, maxOps) {
-		b.verifyHolds(some)
+	for len(keys) > 0 {
+		n := min(len(keys), maxOps)
+		b.verifyHolds(unverified[:n], keys[:n])
+		unverified, keys = unverified[n:], keys[n:]
 	}
 }
 
 // verifyHolds notifies holders whose keys are gone. Without an answer it leaves that to the next
 // renewal.
-func (b *Backend) verifyHolds(holds []*ownerState) {
+func (b *Backend) verifyHolds(holds []*ownerState, keys []keyWrite) {
 	ctx, cancel := context.WithTimeout(b.stream.ctx, replyTimeout)
 	defer cancel()
-	missing, _, err := b.missingKeys(ctx, holds, false)
+	changes, _, err := b.readKeys(ctx, keys)
 	if err != nil {
 		return
 	}
 	for i, o := range holds {
-		if missing[i] {
+		if changes[i] == keyGone {
 			b.owners.markLost(o)
 		}
 	}

@@ -69,8 +69,8 @@ func zooKeeperCluster(s *scene) {
 }
 
 func consensusCells() []cell {
-	etcd := deployment{name: "etcd", title: "etcd", ttl: 3 * time.Second, more: time.Second, less: 1500 * time.Millisecond, start: etcd}
-	etcds := deployment{name: "etcd-cluster", title: "etcd, three members", ttl: 4 * time.Second, more: time.Second, start: etcdCluster}
+	etcd := deployment{name: "etcd", title: "etcd", ttl: 3 * time.Second, more: 2 * time.Second, start: etcd}
+	etcds := deployment{name: "etcd-cluster", title: "etcd, three members", ttl: 4 * time.Second, more: 2 * time.Second, start: etcdCluster}
 	zk := deployment{name: "zookeeper", title: "ZooKeeper", ttl: 4 * time.Second, more: 6 * time.Second, start: zooKeeper}
 	zks := deployment{name: "zookeeper-cluster", title: "ZooKeeper, three members", ttl: 4 * time.Second, more: 6 * time.Second, start: zooKeeperCluster}
 	cells := append(networkCells(etcd), cell{etcd, noSpace, "no-space", safe})

@@ -32,7 +32,6 @@ type deployment struct {
 	title string // in the table
 	ttl   time.Duration
 	more  time.Duration  // for which locks outlive their TTL: a dead process's, or where votes were split
-	less  time.Duration  // by which they may end before it: where a grant has what is left of a shared lease
 	start func(s *scene) // sets what faults and workers need
 	alone bool           // no other cell may run beside
 }

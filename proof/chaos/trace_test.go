@@ -80,7 +80,7 @@ func (c *cell) traceIsJudged(t *testing.T, allowed, last bool) bool {
 func (c *cell) judgeTrace(t *testing.T, e evidence) trace.Verdict {
 	slices.SortStableFunc(e.trace, func(a, b trace.Event) int { return cmp.Compare(a.At, b.At) })
 	known := c.ttl / 10
-	exact := trace.Store{Late: known, Early: known + c.less, Slack: known + c.more, Queues: trace.Unanswered(e.trace) <= 5}
+	exact := trace.Store{Late: known, Early: known, Slack: known + c.more, Queues: trace.Unanswered(e.trace) <= 5}
 	if c.what == pauseServer.what { // it finds requests when it goes on
 		exact.Late += time.Duration(c.lasts * float64(c.ttl))
 	}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 // cases are the backends whose requests are held back until they do harm, if there is any to do.
 var cases = map[string]func(t *testing.T) Case{
 	"redis": redis(""), "redisson": redis("?layout=redisson"), "redis without scripts": redis("?scripts=off"), "redlock": redlock,
-	"etcd": etcd(""), "etcd detached": roam(etcd("&detached=true")),
+	"etcd": etcd, "etcd through two connections": roam(etcd),
 	"zookeeper":     zooKeeper,
 	"mysql row":     mariaDB("row", 0.03, false),
 	"mysql session": mariaDB("session", 0.02, true), "mysql forupdate": mariaDB("forupdate", 0.02, true),
@@ -67,10 +67,8 @@ func redlock(t *testing.T) Case {
 }
 
 // etcd is given the time to answer that a busy machine needs, as zooKeeper is.
-func etcd(query string) func(t *testing.T) Case {
-	return func(t *testing.T) Case {
-		return Case{Servers: []string{testserver.SharedEtcd(t).Addr()}, Open: at(func(addr string) string { return "etcd://" + addr + "?timeout=2m" + query })}
-	}
+func etcd(t *testing.T) Case {
+	return Case{Servers: []string{testserver.SharedEtcd(t).Addr()}, Open: at(func(addr string) string { return "etcd://" + addr + "?timeout=2m" })}
 }
 
 func zooKeeper(t *testing.T) Case {

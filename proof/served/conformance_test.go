@@ -40,7 +40,7 @@ func TestLongConformance(t *testing.T) {
 	})
 	t.Run("etcd", func(t *testing.T) {
 		t.Parallel()
-		address := testserver.SharedEtcd(t).URL() + "?detached=true"
+		address := testserver.SharedEtcd(t).URL()
 		conform(t, func() driver.Backend { return open(t, address) }, nil)
 	})
 }

@@ -31,7 +31,7 @@ func TestRefusedByEtcd(t *testing.T) {
 			drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
 				user := fmt.Sprint("user", users.Add(1))
 				own := testserver.EtcdGrant{Prefix: user + "/", Read: true, Write: true}
-				address := srv.AddUser(user, "x", own) + "/" + user + "?detached=true&timeout=2m"
+				address := srv.AddUser(user, "x", own) + "/" + user + "?timeout=2m"
 				p := start(t, func() driver.Backend { return open(t, address) })
 				return drivertest.Harness{
 					Open:     func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, p.url()) },

@@ -20,7 +20,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/server"
@@ -135,9 +134,6 @@ func (a *app) serve(o *serveOptions) error {
 	s, err := server.New(b, server.Options{
 		Access: access, Hosts: o.hostNames(), Log: logger, Version: version(), MaxHolds: o.maxHolds, MaxStreams: o.maxOpen,
 	})
-	if errors.Is(err, distlock.ErrUnsupported) && strings.HasPrefix(a.location, "etcd") {
-		err = fmt.Errorf("%w; with the parameter detached=true they don't", err)
-	}
 	if err != nil {
 		return exit(exitUsage, "serve: %w", err)
 	}
