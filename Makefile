@@ -34,7 +34,7 @@ RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
 # All packages are compiled at once, and nothing is linked yet.
 COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
-.PHONY: help servers test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy use release man packages bench performance bench-once chaos soak check api
+.PHONY: help servers test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy use release man packages bench performance statements bench-once chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ bench: ## the benchmarks side by side with the peers, into docs/performance.md (
 
 performance: ## write docs/performance.md and its charts anew from bench/results.json, without measuring
 	cd bench && $(GO) test -run TestReport -save
+
+statements: servers ## how many statements of this project an uncontended Lock and Unlock runs; V=-v lists the files
+	@cd proof/statements && $(GO) test -vet=off -run '^TestLongStatements$$' $(V)
 
 bench-once: ## every benchmark once, so that none rots
 	$(GO) test -vet=off -run '^$$' -bench . -benchtime 1x $(BENCHED)
