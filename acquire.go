@@ -107,8 +107,10 @@ func (k *contender) contend() (*Lease, error) {
 	if k.env.isClosed() {
 		return nil, k.giveUp(fail(k.op, k.s.name, ErrClosed))
 	}
-	if err := k.open(); err != nil {
-		return nil, k.giveUp(err)
+	if k.opening != (opening{}) {
+		if err := k.open(); err != nil {
+			return nil, k.giveUp(err)
+		}
 	}
 	for {
 		lease, err := k.attempt()
@@ -160,69 +162,64 @@ func (k *contender) open() error {
 
 // attempt calls the backend once.
 func (k *contender) attempt() (*Lease, error) {
-	if err := k.env.releaser.Room(); err != nil {
-		return nil, err
+	if k.env.caps.Session {
+		if err := k.env.releaser.Room(); err != nil {
+			return nil, err
+		}
 	}
 	if k.owner == "" {
 		k.owner = k.env.owners.New()
 	}
-	news := &holdSignal{}
+	h := &hold{env: k.env, s: k.s, sh: k.queues.shard(k.s.name), owner: k.owner, mode: k.s.mode, leftMode: k.s.mode, handoffs: k.handoffs}
 	ctx := k.env.calls.context(k.ctx, k.s.terms.CallTimeout)
 	start := k.env.now()
-	grant, err := k.env.backend.Acquire(ctx, k.request(news.notify))
+	grant, err := k.env.backend.Acquire(ctx, k.request(h.signalGone))
 	ctx.End()
 	if err != nil {
 		return nil, err
 	}
-	now := k.env.now()
 	k.unknown = true
-	switch {
-	case now >= start+k.s.trusted(grant)-k.s.terms.Margin, k.s.terms.MaxHold > 0 && now >= start+k.s.terms.MaxHold:
-		return nil, errLate
-	case k.ctx.Err() != nil:
-		return nil, k.ctx.Err()
-	}
-	return k.granted(news, start, now, grant)
+	return k.granted(h, start, grant)
 }
 
 // request returns the next request to the backend.
 func (k *contender) request(onLost func()) driver.Request {
 	r := driver.Request{
 		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL},
-		Limit: k.s.limit, Fixed: k.s.terms.Fixed, Queue: k.takesPlace(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
+		Limit: k.s.limit, Fixed: k.s.terms.Fixed, Queue: k.takesPlace(), Fences: k.s.fences, Meta: k.s.meta, OnLost: onLost,
 	}
 	if k.s.revoked != nil {
 		if k.revoke == nil {
-			k.revoke = &holdSignal{revoke: true}
+			k.revoke = &revocation{}
 		}
 		r.OnRevoke = k.revoke.notify
-	}
-	if k.s.canHandOff() {
-		r.Fences = uint64(k.env.opts.HandoffMax) + 1
 	}
 	return r
 }
 
 // takesPlace reports whether a refused attempt leaves a place in the queue of the backend.
 func (k *contender) takesPlace() bool {
-	return !k.once && k.nested == nil && k.env.caps.QueueingOf(k.s.mode) != driver.QueueNever
+	return k.s.queued && !k.once && k.nested == nil
 }
 
-// granted makes the lease and ends the role.
-func (k *contender) granted(news *holdSignal, start, now instant, grant driver.Grant) (*Lease, error) {
-	h := &hold{
-		env: k.env, s: k.s, sh: k.queues.shard(k.s.name), owner: k.owner, mode: k.s.mode,
-		next: grant.Fence, last: grant.Last(), streak: k.streak,
+// granted makes the lease and ends the role, unless the grant came too late.
+func (k *contender) granted(h *hold, start instant, grant driver.Grant) (*Lease, error) {
+	now, trust := k.env.now(), k.s.trusted(grant)
+	switch {
+	case now >= start+trust-k.s.terms.Margin, k.s.terms.MaxHold > 0 && now >= start+k.s.terms.MaxHold:
+		return nil, errLate
+	case k.ctx.Err() != nil:
+		return nil, k.ctx.Err()
 	}
-	if h.streak.count == 0 {
-		h.streak.since = now
-	}
-	h.longestTTL.Store(int64(h.s.terms.TTL))
-	lease := h.newLease(k.ctx, now)
-	if !k.env.watchdog.Add(&h.life, h, &k.s.terms, start, k.s.trusted(grant)) {
+	h.sh.mu.Lock()
+	if !k.env.watchdog.Add(&h.life, h, &k.s.terms, start, trust) {
+		h.sh.mu.Unlock()
 		return nil, ErrClosed
 	}
+	h.state, h.next, h.last = held, grant.Fence, grant.Fence+grant.Fences-1
+	lease := h.newLease(k.ctx, now)
 	k.enterQueue(h, now-start)
+	h.sh.mu.Unlock()
 	if k.watch != nil {
 		k.watch.Close()
 		k.watch = nil
@@ -232,33 +229,32 @@ func (k *contender) granted(news *holdSignal, start, now instant, grant driver.G
 		e.Owner, e.Fence = h.owner, grant.Fence
 		emit(report, e, func() { unlockSilently(k.ctx, lease) })
 	}
-	news.attach(h) // it may be lost already
+	if h.gone.Load() {
+		h.Lose(renew.ErrGone, false)()
+	}
 	if k.s.revoked != nil {
 		k.revoke.attach(h)
 	}
 	return lease, nil
 }
 
-// enterQueue enters a new hold in the queue.
+// enterQueue enters a new hold in the queue. sh.mu is held.
 func (k *contender) enterQueue(h *hold, rtt time.Duration) {
-	if k.queue == nil {
+	q := k.queue
+	if q == nil {
 		return
 	}
-	g := k.queue
-	g.sh.mu.Lock()
-	defer g.sh.mu.Unlock()
-	g.history.rtt = rtt
+	q.history.rtt = rtt
 	if k.once {
-		g.tries--
+		q.tries--
 	} else {
-		g.contender = false
-		g.refusal = nil
+		q.contender, q.refusal = false, nil
 	}
-	if k.s.mode.Alone() && !h.ended {
-		h.queue = g
-		g.held = h
+	if !k.s.alone {
+		q.promote()
+		return
 	}
-	g.promote()
+	h.queue, q.held = q, h
 }
 
 // recordOwner records what an attempt may have left to its Owner. If the attempt has released that, the next one has
@@ -283,7 +279,7 @@ func (k *contender) recordOwner(err error) {
 func (k *contender) recordAnswer(err error) {
 	held := errors.Is(err, ErrHeld)
 	if held {
-		k.streak = handoffStreak{}
+		k.handoffs = handoffs{}
 	}
 	if k.ctx.Err() != nil && !held {
 		err = cmp.Or(k.last, renew.ErrNoAnswer)
@@ -397,7 +393,7 @@ func (k *contender) pass() {
 	}
 	g.sh.mu.Lock()
 	w := g.waiters.head
-	if w == nil || !w.s.sameRequest(k.s) || k.streak.count > 0 && !w.s.canTakeOver(k.s) || k.env.isClosed() {
+	if w == nil || !w.s.sameRequest(k.s) || k.handoffs.count > 0 && !w.s.canTakeOver(k.s) || k.env.isClosed() {
 		g.sh.mu.Unlock()
 		k.drop()
 		g.sh.mu.Lock()
@@ -437,7 +433,7 @@ func (k *contender) enqueue() (*Lease, error) {
 	g := k.queues.queueOf(sh, k.s.name)
 	k.queue = g
 	if !g.contender && g.held == nil && g.waiters.head == nil {
-		if k.s.mode.Alone() {
+		if k.s.alone {
 			g.contender = true
 			g.refusal = nil
 			k.opening = g.history.opening(k.env, k.s.mode, k.start)
@@ -582,11 +578,11 @@ func unlockDeclined(e *env, ctx context.Context, l *Lease) {
 	unlockSilently(ctx, l)
 }
 
-// unlockSilently unlocks a lease that no caller has got.
+// unlockSilently unlocks a lease that no caller has got, and reports nothing. A release without an answer is retried.
 func unlockSilently(ctx context.Context, l *Lease) {
-	h := l.h
-	h.sh.mu.Lock()
-	h.declined = true
-	h.sh.mu.Unlock()
-	_ = l.Unlock(ctx) // a release without an answer is retried
+	if core := l.core(); core.end(ErrReleased) {
+		_ = l.h.unlock(ctx, core, nil)
+		return
+	}
+	l.h.settle()
 }

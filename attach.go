@@ -106,8 +106,7 @@ func (c *Client) findHold(ctx context.Context, name, owner string, opts []LockOp
 	case s.revoked != nil:
 		return nil, fmt.Errorf("%w: an attached lease can't be Revocable: the requests go to the process that took the lock", ErrUnsupported)
 	}
-	h := &hold{env: &c.env, s: s, sh: c.queues.shard(name), owner: owner, mode: found.Mode, next: found.Fence, last: found.Fence}
-	h.longestTTL.Store(int64(s.terms.TTL))
+	h := &hold{env: &c.env, s: s, sh: c.queues.shard(name), owner: owner, mode: found.Mode, leftMode: found.Mode, next: found.Fence, last: found.Fence}
 	return h, nil
 }
 
@@ -141,6 +140,7 @@ func (h *hold) attach(ctx context.Context) (*Lease, error) {
 	if now >= start+h.s.terms.TTL-h.s.terms.Margin {
 		return nil, errLate
 	}
+	h.state = held
 	lease := h.newLease(ctx, now)
 	h.env.attached.Store(h.owner, h)
 	if !h.env.watchdog.Add(&h.life, h, &h.s.terms, start, h.s.terms.TTL) {
@@ -165,7 +165,7 @@ func (l *Lease) Detach(ctx context.Context) (owner string, err error) {
 	}
 	if errors.Is(err, ErrLost) {
 		_ = l.Unlock(ctx)
-		l.h.dropRemains() // a detach that met the loss has ended the lease
+		l.h.settle() // a detach that met the loss has ended the lease
 	}
 	if err != nil {
 		return "", fail("detach", l.Name(), err)
@@ -182,7 +182,7 @@ func (h *hold) detach(ctx context.Context, l *Lease) error {
 	case len(h.leases()) > 1:
 		h.sh.mu.Unlock()
 		return invalid("the lock is re-entered; unlock the inner lease first")
-	case h.downgrading:
+	case h.state == downgrading:
 		h.sh.mu.Unlock()
 		return invalid("a downgrade is in progress")
 	}
@@ -191,21 +191,13 @@ func (h *hold) detach(ctx context.Context, l *Lease) error {
 	if !core.end(ErrReleased) {
 		return l.Err()
 	}
-	h.sh.mu.Lock()
-	if h.ended {
-		defer h.sh.mu.Unlock()
+	event, done := h.end(ended, ErrReleased)
+	if !done {
 		return h.whyEnded()
 	}
-	h.markEnded()
-	event := h.event(core, h.env.now())
-	inner := h.leases()
-	h.sh.mu.Unlock()
-	for _, l := range inner {
-		l.end(ErrReleased) // re-entered meanwhile
-	}
 	h.env.watchdog.Remove(ctx, &h.life)
-	h.endLocally()
-	event.Context = ctx
+	h.queue.giveBack(h)
+	event.Context, event.Err = ctx, nil
 	emit(h.env.observer.Released, event, nil)
 	return nil
 }

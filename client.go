@@ -162,10 +162,14 @@ func (c *Client) newTerms(mode Mode, limit int) *lockTerms {
 	}
 }
 
-// completeTerms sets the times that follow from others.
+// completeTerms sets what follows from the options.
 func (c *Client) completeTerms(t *lockTerms) {
 	t.terms.Margin = cmp.Or(t.terms.Margin, min(t.terms.TTL/10, time.Second))
 	t.terms.CallTimeout = cmp.Or(t.terms.CallTimeout, renew.DefaultCallTimeout(t.terms.TTL))
+	t.alone, t.queued, t.fences = t.mode.Alone(), c.caps.QueueingOf(t.mode) != driver.QueueNever, 1
+	if t.canHandOff() {
+		t.fences = uint64(c.opts.HandoffMax) + 1
+	}
 	for d := int64(t.terms.CallTimeout); ; {
 		if old := c.longest.Load(); old >= d || c.longest.CompareAndSwap(old, d) {
 			break
@@ -253,14 +257,17 @@ func (c *Client) endLeases() (kept, others []*hold, reports map[*hold]func(error
 	reports = map[*hold]func(error){}
 	for _, holder := range c.watchdog.Close(func(o renew.Holder) bool { return o.(*hold).minHoldLeft() > 0 }) {
 		h := holder.(*hold)
-		report := h.closeLeases()
-		if report != nil {
-			reports[h] = report
+		event, done := h.end(ended, ErrClosed)
+		if done {
+			reports[h] = func(err error) {
+				event.Err = err
+				emit(c.observer.Released, event, nil)
+			}
 		}
 		switch {
 		case h.minHoldLeft() > 0:
 			kept = append(kept, h)
-		case report != nil:
+		case done:
 			others = append(others, h)
 		}
 	}
@@ -276,14 +283,21 @@ func awaitMinHold(kept []*hold) {
 
 // releaseAll releases holds whose leases have ended, many at a time, and returns those that were left when ctx
 // ended, and why. It calls the backend once more for the holds without an answer, after all others.
-func (c *Client) releaseAll(ctx context.Context, ended []*hold) map[*hold]error {
-	silent := failing(ended, func(h *hold) error { return h.closeDown(ctx) })
-	return failing(slices.Collect(maps.Keys(silent)), func(h *hold) error {
-		if err := h.giveUp(ctx); !errors.Is(err, ErrLost) {
-			return err
-		}
-		return nil
+func (c *Client) releaseAll(ctx context.Context, closed []*hold) map[*hold]error {
+	silent := failing(closed, func(h *hold) error {
+		short, cancel := context.WithTimeout(ctx, h.s.terms.CallTimeout/4)
+		defer cancel()
+		return unlessLost(h.release(short, 1))
 	})
+	return failing(slices.Collect(maps.Keys(silent)), func(h *hold) error { return unlessLost(h.giveUp(ctx)) })
+}
+
+// unlessLost returns err, or nil for a hold that is gone.
+func unlessLost(err error) error {
+	if errors.Is(err, ErrLost) {
+		return nil
+	}
+	return err
 }
 
 // failing calls f for all holds, many at a time, and returns its errors.

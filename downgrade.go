@@ -56,9 +56,8 @@ func (h *hold) changeToReader(ctx context.Context, l *Lease) (reports []func(), 
 		return nil, err // nothing has changed
 	}
 	err = cmp.Or(err, ErrLost)
-	reports = append(reports, h.Lose(err, true))
-	h.mayBeBack()
-	h.dropRemains() // the backend may have it as a reader by now
+	reports = append(reports, h.Lose(err, true)) // it may be back, even if the backend has said that it was gone
+	h.settle()                                   // the backend may have it as a reader by now
 	if !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", ErrLost, err)
 	}
@@ -70,27 +69,28 @@ func (h *hold) beginDowngrade(l *Lease) error {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	switch {
-	case h.ended:
+	case !h.state.live():
 		return ErrLost
-	case h.mode != Write || len(h.nested) > 0 || h.lease != l || h.downgrading:
+	case h.mode != Write || len(h.nested) > 0 || h.lease != l || h.state == downgrading:
 		return invalid("only a lease that holds for writing and was not re-entered can be downgraded")
 	}
-	h.downgrading = true
+	h.state, h.leftMode = downgrading, Read
 	return nil
 }
 
 func (h *hold) endDowngrade() {
 	h.sh.mu.Lock()
-	h.downgrading = false
-	h.sh.mu.Unlock()
+	defer h.sh.mu.Unlock()
+	if h.state == downgrading {
+		h.state, h.leftMode = held, h.mode
+	}
 }
 
 func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
-	signal := &holdSignal{h: h}
-	r := driver.Request{Hold: h.Request(h.s.terms.TTL), Fixed: h.s.terms.Fixed, Fences: 1, Meta: h.s.meta, OnLost: signal.notify}
+	r := driver.Request{Hold: h.Request(h.s.terms.TTL), Fixed: h.s.terms.Fixed, Fences: 1, Meta: h.s.meta, OnLost: h.signalGone}
 	r.Mode = Read
 	if h.s.revoked != nil && h.env.caps.Revocable.Has(Read) {
-		r.OnRevoke = (&holdSignal{h: h, revoke: true}).notify
+		r.OnRevoke = (&revocation{h: h}).notify
 	}
 	unknown := false
 	err = h.retry(ctx, math.MaxInt, func() (bool, error) {
@@ -114,27 +114,22 @@ func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant drive
 	return start, grant, err
 }
 
-// mayBeBack records that a downgrade may have granted a lost hold anew.
-func (h *hold) mayBeBack() {
-	h.sh.mu.Lock()
-	defer h.sh.mu.Unlock()
-	h.mayRemain = h.mayRemain || h.gone
-}
-
 // becomeReader makes the hold one for reading, and returns its event from before. It leaves the queue, so that other
 // readers can be granted beside it. It reports false if the hold ended meanwhile.
 func (h *hold) becomeReader(l *Lease, grant driver.Grant) (before Event, changed bool) {
 	h.sh.mu.Lock()
-	defer h.sh.mu.Unlock()
-	if h.ended {
+	if !h.state.live() {
+		h.sh.mu.Unlock()
 		return before, false
 	}
 	before = h.event(l, h.env.now())
-	h.mode, h.regranted = Read, true
 	l.mu.Lock()
 	l.fence = grant.Fence
 	l.mu.Unlock()
-	h.leaveQueue()
+	h.mode = Read
+	left := h.queue
 	h.queue = nil
+	h.sh.mu.Unlock()
+	left.giveBack(h)
 	return before, true
 }

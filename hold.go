@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,7 +15,19 @@ import (
 )
 
 // hold is one Owner's hold at the backend. It is renewed and released as one. Leases come and
-// go on it by hand-off and re-entry.
+// go on it by hand-off and re-entry. It is in one of these states:
+//
+//	state        what is so then                                       what moves it on
+//	requested    an attempt is being made; there is no lease           a grant: held. After a refusal nobody has it
+//	held         leases are on it, and it is renewed; an exclusive     Downgrade: downgrading. The last Unlock, Detach, Close,
+//	             one is the held of its queue                          or a hand-off for a re-fence: ended. Lose: lost, doubtful
+//	downgrading  as held, but it is not handed off nor entered for     an answer: held, as a reader or as before.
+//	             writing; the backend may have a reader's by now       All else as from held
+//	ended        who ended it releases it, or keeps it for MinHold,    –
+//	             or has passed it on
+//	lost         the backend has said that it is gone                  a downgrade that may have brought it back: doubtful
+//	doubtful     lost without proof: the backend may have it still,    settle, by Unlock, Detach, Extend or a timer: ended
+//	             and nobody releases it yet
 type hold struct {
 	env   *env
 	s     *spec
@@ -24,44 +35,56 @@ type hold struct {
 	owner string
 
 	// Guarded by sh.mu.
-	queue       *localQueue // which knows it; nil for shared, counted and fair holds
-	lease       *Lease      // the current one
-	nested      []*Lease    // re-entered ones
-	since       instant     // when the current lease began
-	streak      handoffStreak
-	next        uint64 // the next fence of the span
-	last        uint64 // the last fence of the span
-	mode        Mode
-	downgrading bool // a downgrade is in progress
-	revoked     bool // its release was requested
-	ended       bool // released, lost, or passed on for a re-fence
-	closed      bool // it ended because the client closed
-	halfway     bool // it ended during a downgrade: it may be a reader's at the backend
-	gone        bool // lost as a fact
-	mayRemain   bool // lost without proof: the backend may still have it
-	regranted   bool // as a reader: a signal may be about the time before
-	declined    bool // the waiter that it was handed to had given up
+	state    holdState
+	why      error       // the kind of error that ended it
+	queue    *localQueue // which knows it; nil for shared, counted and fair holds
+	lease    *Lease      // the current one
+	nested   []*Lease    // re-entered ones
+	since    instant     // when the current lease began
+	handoffs handoffs
+	next     uint64 // the next fence of the span
+	last     uint64 // the last fence of the span
+	mode     Mode
+	leftMode Mode // to release it by: mode, but Read as soon as a downgrade is requested
+	revoked  bool // its release was requested
 
-	longestTTL atomic.Int64 // the greatest TTL of a request; raised under sh.mu
-	told       atomic.Bool  // the backend says that it is gone; Lose follows
+	longestTTL atomic.Int64 // the greatest TTL that a request had beyond that of the terms; raised under sh.mu
+	gone       atomic.Bool  // the backend says that it is gone, or it was lost
 	life       renew.Hold
 }
 
-// handoffStreak is a series of hand-offs of one hold.
-type handoffStreak struct {
-	since instant
+// holdState is a state of a hold.
+type holdState uint8
+
+const (
+	requested holdState = iota
+	held
+	downgrading
+	ended
+	lost
+	doubtful
+)
+
+// live reports whether leases are on the hold.
+func (s holdState) live() bool { return s == held || s == downgrading }
+
+// handoffs are the hand-offs of one hold in a row.
+type handoffs struct {
+	since instant // of the lease before the first
 	count int
 }
 
 // requestedTTL returns the greatest TTL of a request, which the backend may still keep.
-func (h *hold) requestedTTL() time.Duration { return time.Duration(h.longestTTL.Load()) }
+func (h *hold) requestedTTL() time.Duration {
+	return max(h.s.terms.TTL, time.Duration(h.longestTTL.Load()))
+}
 
 // requestTTL records that ttl is going to be requested, so that the hold is not handed off to a
 // lease with a shorter one. It fails if l does not hold any more.
 func (h *hold) requestTTL(l *Lease, ttl time.Duration) error {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
-	if h.ended || h.lease != l && !slices.Contains(h.nested, l) {
+	if !h.state.live() || h.lease != l && !slices.Contains(h.nested, l) {
 		return cmp.Or(l.Err(), ErrLost)
 	}
 	h.longestTTL.Store(int64(max(h.requestedTTL(), ttl)))
@@ -74,33 +97,17 @@ func (h *hold) Request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
 }
 
-// remains returns the hold that an ended hold may have left at the backend.
-func (h *hold) remains() driver.Hold {
-	r := h.Request(h.requestedTTL())
-	if h.halfway {
-		r.Mode = Read
-	}
-	return r
+// left returns the hold that an ended hold may have left at the backend.
+func (h *hold) left() driver.Hold {
+	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.leftMode, TTL: h.requestedTTL()}
 }
 
-// markEnded marks the hold as ended. sh.mu is held.
-func (h *hold) markEnded() {
-	h.ended, h.halfway = true, h.downgrading
-	h.env.attached.CompareAndDelete(h.owner, h)
-}
-
-// whyEnded returns the error of calls that find the hold ended, though their lease was not. sh.mu is held.
-func (h *hold) whyEnded() error {
-	if h.closed {
-		return ErrClosed
-	}
-	return ErrLost
-}
+// trusted reports whether the hold is held, as far as this process knows.
+func (h *hold) trusted() bool { return !h.gone.Load() && h.env.now() < h.life.Trust() }
 
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
 func (h *hold) newLease(ctx context.Context, now instant) *Lease {
 	h.lease = &Lease{h: h, fence: h.next, ctx: ctx}
-	h.declined = false
 	h.since = now
 	if h.next != 0 {
 		h.next++
@@ -108,44 +115,53 @@ func (h *hold) newLease(ctx context.Context, now instant) *Lease {
 	return h.lease.forUser()
 }
 
-// unlock ends one lease's part in the hold. The last one hands the hold off or releases it.
-func (h *hold) unlock(ctx context.Context, l *Lease) error {
+// unlock ends one lease's part in the hold. The last one hands the hold off or releases it. The user is told by report,
+// which may be nil.
+func (h *hold) unlock(ctx context.Context, l *Lease, report func(Event)) error {
 	h.sh.mu.Lock()
-	if h.ended {
-		why := h.whyEnded()
-		h.sh.mu.Unlock()
-		h.dropRemains()
-		return fail("unlock", h.s.name, why)
+	if !h.state.live() || len(h.nested) > 0 && h.stillEntered(l) {
+		return h.unlocked()
 	}
-	if h.stillEntered(l) {
-		h.sh.mu.Unlock()
-		return nil
-	}
-	now := h.env.now()
 	var event Event
-	report := h.reports().Released
 	if report != nil {
-		event = h.event(l, now)
+		event = h.event(l, h.env.now())
 		event.Context = ctx
 	}
-	if h.queue != nil && h.queue.handOff(h, now) {
+	if h.queue.handOff(h) {
 		h.sh.mu.Unlock()
 		emit(report, event, nil)
 		return nil
 	}
-	h.markEnded()
+	h.become(ended, ErrReleased)
 	h.env.tasks.Begin()
 	defer h.env.tasks.End()
 	h.sh.mu.Unlock()
 	call := h.env.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
 	defer call.End()
-	err := func() error {
-		defer h.endLocally() // also if the observer of a renewal panics
-		return h.giveUp(call)
-	}()
-	event.Err = err
-	emit(report, event, nil)
+	err := h.giveUp(call)
+	if report != nil {
+		event.Err = err
+		emit(report, event, nil)
+	}
 	return err
+}
+
+// unlocked returns the result of an unlock that leaves the hold as it is. sh.mu is held, and unlocked.
+func (h *hold) unlocked() error {
+	live := h.state.live()
+	h.sh.mu.Unlock()
+	if live {
+		return nil
+	}
+	h.settle()
+	return fail("unlock", h.s.name, h.whyEnded())
+}
+
+// whyEnded returns the error of calls that find the hold ended, though their lease was not.
+func (h *hold) whyEnded() error {
+	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	return h.why
 }
 
 // stillEntered removes l from the leases on the hold, and reports whether others are left. sh.mu is
@@ -158,103 +174,82 @@ func (h *hold) stillEntered(l *Lease) bool {
 	return h.lease != nil || len(h.nested) > 0
 }
 
-// reports returns the observer, or none for a lease that was never reported as handed off. sh.mu is held.
-func (h *hold) reports() *Observer {
-	if h.declined {
-		return &Observer{}
-	}
-	return &h.env.observer
-}
-
 func (h *hold) event(l *Lease, now instant) Event {
 	return Event{Context: l.values(), Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: l.Fence(), Held: now - h.since}
 }
 
-// endLocally lets the next waiter of this process become the contender.
-func (h *hold) endLocally() {
+// become changes the state to one without leases. sh.mu is held.
+func (h *hold) become(state holdState, why error) {
+	h.state, h.why = state, why
+	h.env.attached.CompareAndDelete(h.owner, h)
+}
+
+// end ends the hold and its leases, because of why. It returns the event that reports it; false if there was nothing
+// to end.
+func (h *hold) end(state holdState, why error) (event Event, done bool) {
 	h.sh.mu.Lock()
-	defer h.sh.mu.Unlock()
-	h.leaveQueue()
-}
-
-// leaveQueue is endLocally with sh.mu held.
-func (h *hold) leaveQueue() {
-	if h.queue == nil {
-		return
+	if state == lost && h.mode != h.s.mode {
+		state = doubtful // what says so may be about the time before a downgrade
 	}
-	if h.queue.held == h {
-		h.queue.held = nil
-		h.queue.history.released = h.env.now()
-		if h.revoked {
-			h.queue.history.refused = h.env.now()
+	if !h.state.live() {
+		if h.state == lost && state == doubtful {
+			h.state = doubtful
 		}
+		h.sh.mu.Unlock()
+		return event, false
 	}
-	h.queue.promote()
+	leases := h.leases()
+	event = h.event(leases[0], h.env.now())
+	event.Err = why
+	h.become(state, kindOf(why))
+	if state == doubtful && (h.env.caps.Session || h.requestedTTL() > h.s.terms.TTL) {
+		// Other holds may keep the session alive, and this one with it, or an Extend has made it
+		// last longer than it was trusted. A Close that finds the hold ended waits for this.
+		h.env.after(h.life.Trust()+h.s.terms.Margin-h.env.now(), h.settle)
+	}
+	h.sh.mu.Unlock()
+	for _, l := range leases {
+		l.end(why) // an Unlock that came first returns that too
+	}
+	return event, true
 }
 
-// giveUp releases a hold whose leases have ended, within ctx, or keeps it until MinHold is over.
+// giveUp releases a hold whose leases have ended, within ctx, or keeps it until MinHold is over. Without an answer the
+// release goes on in the background.
 func (h *hold) giveUp(ctx context.Context) error {
-	if h.minHoldLeft() > 0 {
+	defer h.queue.giveBack(h) // also if the observer of a renewal panics
+	if h.s.minHold > 0 && h.minHoldLeft() > 0 {
 		return h.keep(ctx)
 	}
-	if !h.env.watchdog.Remove(ctx, &h.life) {
-		h.releaseLater()
-		return h.unconfirmed(renew.ErrNoAnswer)
-	}
-	return h.release(ctx)
-}
-
-// minHoldLeft returns how long the hold has to be kept for MinHold.
-func (h *hold) minHoldLeft() time.Duration {
-	if h.s.minHold == 0 {
-		return 0 // such a hold may be handed off, which changes since
-	}
-	return h.since + h.s.minHold - h.env.now()
-}
-
-// keep goes on renewing the hold, whose leases have ended, where it would end before MinHold is over, and has it released
-// then.
-func (h *hold) keep(ctx context.Context) error {
-	h.env.watchdog.Keep(&h.life)
-	defer h.releaseLater() // not before: to prolong a hold that is being released would be a loss
-	return h.prolong(ctx)
-}
-
-// prolong makes the hold live until MinHold is over, also if this process ends before, and ends its renewal. A session that
-// ends sooner ends the hold, and is renewed.
-func (h *hold) prolong(ctx context.Context) error {
-	if h.env.caps.Session {
+	err := h.release(ctx, 4)
+	if err == nil {
 		return nil
 	}
-	err := h.retry(ctx, 4, func() (bool, error) { return answered(h.prolongOnce(ctx)) })
-	switch {
-	case errors.Is(err, ErrLost):
-		return fail("unlock", h.s.name, err)
-	case err != nil:
-		return fail("unlock", h.s.name, fmt.Errorf("if this process ends, so may the lock before MinHold is over: %w", unknown(err)))
+	if !errors.Is(err, ErrLost) {
+		h.releaseLater()
 	}
-	h.env.watchdog.Forget(&h.life)
-	return nil
+	return fail("unlock", h.s.name, unknown(err))
 }
 
-func (h *hold) prolongOnce(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, h.s.terms.CallTimeout)
-	defer stop()
-	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
-	if err != nil {
-		return err
+// release ends the renewal of the hold and releases it at the backend, whose answer is nil, ErrLost, or none after so many
+// tries.
+func (h *hold) release(ctx context.Context, tries int) error {
+	if !h.env.watchdog.Remove(ctx, &h.life) {
+		return renew.ErrNoAnswer
 	}
-	// The margin is no part of the life that is left at the backend.
-	ttl, err := claim.Extension(h.minHoldLeft() - h.s.terms.Margin)
-	if err != nil || ttl == 0 {
-		claim.End(0, 0)
-		return err
+	trusted, sent := h.trusted(), false
+	for try := 1; ; try++ {
+		err := h.env.backend.Release(ctx, h.left())
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrLost) && sent && trusted:
+			return nil // an earlier try without an answer had released it
+		case errors.Is(err, ErrLost), try == tries, h.pause(ctx, try) != nil:
+			return err
+		}
+		sent = sent || !errors.Is(err, driver.ErrUnsent)
 	}
-	ttl = max(ttl, h.env.caps.MinTTL)
-	h.sh.mu.Lock()
-	h.longestTTL.Store(int64(max(h.requestedTTL(), ttl)))
-	h.sh.mu.Unlock()
-	return claim.Renew(ttl)
 }
 
 // releaseLater releases the hold in the background once MinHold is over, unless this client has attached it again by
@@ -265,7 +260,7 @@ func (h *hold) releaseLater() {
 			return
 		}
 		h.env.watchdog.Forget(&h.life)
-		h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
+		h.env.releaser.Add(h.left(), h.env.watchdog.InFlight(&h.life))
 	}
 	rest := h.minHoldLeft()
 	if rest <= 0 {
@@ -279,35 +274,38 @@ func (h *hold) releaseLater() {
 	})
 }
 
-// release releases the hold at the backend, whose answer is nil, ErrLost, or none: then the release goes on in the
-// background.
-func (h *hold) release(ctx context.Context) error {
-	trusted := h.env.now() < h.life.Trust()
-	tries := 0
-	err := h.retry(ctx, 4, func() (bool, error) {
-		err := h.env.backend.Release(ctx, h.remains())
-		if !errors.Is(err, driver.ErrUnsent) {
-			tries++
-		}
-		return answered(err)
-	})
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrLost) && tries > 1 && trusted:
-		// An earlier try without an answer had released it.
-		return nil
-	case errors.Is(err, ErrLost):
-		return fail("unlock", h.s.name, err)
+// Lose ends the hold and all its leases because of why. unknown says that the backend may still
+// have the hold. The observer is told by report.
+func (h *hold) Lose(why error, unknown bool) (report func()) {
+	state := lost
+	if unknown {
+		state = doubtful
 	}
-	h.env.releaser.Add(h.remains(), nil)
-	return h.unconfirmed(err)
+	event, done := h.end(state, h.lostError(why))
+	if !done {
+		return func() {}
+	}
+	h.gone.Store(true)
+	h.env.watchdog.Forget(&h.life)
+	h.queue.giveBack(h)
+	return func() { emit(h.env.observer.Lost, event, nil) }
 }
 
-// unconfirmed returns the error of an Unlock that the backend has not confirmed.
-func (h *hold) unconfirmed(err error) error { return fail("unlock", h.s.name, unknown(err)) }
+// settle releases a hold that was lost without proof in the background, since it may still
+// block others. Its Owner proves that no successor is released.
+func (h *hold) settle() {
+	h.sh.mu.Lock()
+	owed := h.state == doubtful
+	if owed {
+		h.state = ended
+	}
+	h.sh.mu.Unlock()
+	if owed {
+		h.releaseLater()
+	}
+}
 
-// answered reports whether err answers a release or a renewal.
+// answered reports whether err answers a renewal.
 func answered(err error) (bool, error) { return err == nil || errors.Is(err, ErrLost), err }
 
 // unknown returns an error that is of no kind but ErrLost: whatever else a backend says to a release or to the last
@@ -321,46 +319,17 @@ func unknown(err error) error {
 
 // retry calls f until it is done, at most tries times, and only within ctx.
 func (h *hold) retry(ctx context.Context, tries int, f func() (done bool, err error)) error {
-	for try := 0; ; try++ {
+	for try := 1; ; try++ {
 		done, err := f()
-		if done || try+1 == tries {
-			return err
-		}
-		if wait.Sleep(ctx, wait.Jitter(wait.Backoff(try, 5*time.Millisecond, h.s.terms.CallTimeout/4))) != nil {
+		if done || try == tries || h.pause(ctx, try) != nil {
 			return err
 		}
 	}
 }
 
-// Lose ends the hold and all its leases because of why. mayRemain says that the backend may still
-// have the hold. The observer is told by report.
-func (h *hold) Lose(why error, mayRemain bool) (report func()) {
-	h.sh.mu.Lock()
-	if h.ended {
-		h.sh.mu.Unlock()
-		return func() {}
-	}
-	h.markEnded()
-	h.mayRemain = mayRemain || h.regranted
-	h.gone = !h.mayRemain
-	mayRemain = h.mayRemain
-	leases := h.leases()
-	observe := h.reports().Lost
-	event := h.event(leases[0], h.env.now())
-	if mayRemain && (h.env.caps.Session || h.requestedTTL() > h.s.terms.TTL) {
-		// Other holds may keep the session alive, and this one with it, or an Extend has made it
-		// last longer than it was trusted. A Close that finds the hold ended waits for this.
-		h.env.after(h.life.Trust()+h.s.terms.Margin-h.env.now(), h.dropRemains)
-	}
-	h.sh.mu.Unlock()
-
-	h.env.watchdog.Forget(&h.life)
-	event.Err = h.lostError(why)
-	for _, l := range leases {
-		l.end(event.Err) // an Unlock that came first returns ErrLost too
-	}
-	h.endLocally()
-	return func() { emit(observe, event, nil) }
+// pause waits before the next try.
+func (h *hold) pause(ctx context.Context, try int) error {
+	return wait.Sleep(ctx, wait.Jitter(wait.Backoff(try-1, 5*time.Millisecond, h.s.terms.CallTimeout/4)))
 }
 
 // Answered reports the answer to a renewal to the observer.
@@ -386,31 +355,11 @@ func (h *hold) leases() []*Lease {
 	return append(all, h.nested...)
 }
 
-// deliverRevoke calls the user's Revocable function, once. From then on the hold is not handed off.
-func (h *hold) deliverRevoke() {
-	h.sh.mu.Lock()
-	revoked := h.revoked
-	h.revoked = true
-	h.sh.mu.Unlock()
-	if revoked {
-		return
-	}
-	if l := h.outermost(); l != nil {
-		if report := h.env.observer.Asked; report != nil {
-			h.sh.mu.Lock()
-			event := h.event(l, h.env.now())
-			h.sh.mu.Unlock()
-			emit(report, event, nil)
-		}
-		h.s.revoked(l.handle())
-	}
-}
-
 // outermost returns the lease that was taken first; nil if there is none.
 func (h *hold) outermost() *Lease {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
-	if leases := h.leases(); len(leases) > 0 && !h.ended {
+	if leases := h.leases(); len(leases) > 0 && h.state.live() {
 		return leases[0]
 	}
 	return nil
@@ -418,59 +367,6 @@ func (h *hold) outermost() *Lease {
 
 func (h *hold) lostError(why error) error {
 	return &Error{Op: "hold", Name: h.s.name, Kind: ErrLost, Err: why}
-}
-
-// dropRemains releases a hold that was lost without proof in the background, since it may still
-// block others. Its Owner proves that no successor is released.
-func (h *hold) dropRemains() {
-	if h.takeRemains() {
-		h.releaseLater()
-	}
-}
-
-// takeRemains reports whether the caller has to release what may remain at the backend.
-func (h *hold) takeRemains() bool {
-	h.sh.mu.Lock()
-	defer h.sh.mu.Unlock()
-	mayRemain := h.mayRemain
-	h.mayRemain = false
-	return mayRemain
-}
-
-// closeLeases ends the hold and its leases because the client closes. It returns the function that reports the
-// release; nil if the hold had ended before.
-func (h *hold) closeLeases() (report func(error)) {
-	h.sh.mu.Lock()
-	if h.ended {
-		h.sh.mu.Unlock()
-		return nil
-	}
-	h.markEnded()
-	h.closed = true
-	leases := h.leases()
-	released := h.reports().Released
-	event := h.event(leases[0], h.env.now())
-	h.sh.mu.Unlock()
-	for _, l := range leases {
-		l.end(ErrClosed)
-	}
-	return func(err error) {
-		event.Err = err
-		emit(released, event, nil)
-	}
-}
-
-// closeDown releases a hold that closeLeases has ended, within a short time. Without an answer the caller calls giveUp.
-func (h *hold) closeDown(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, h.s.terms.CallTimeout/4)
-	defer cancel()
-	if !h.env.watchdog.Remove(ctx, &h.life) {
-		return renew.ErrNoAnswer
-	}
-	if err := h.env.backend.Release(ctx, h.remains()); !errors.Is(err, ErrLost) {
-		return err
-	}
-	return nil
 }
 
 // extend makes the hold last for at least d from now, for its lease l, by a renewal of its own.
@@ -494,52 +390,62 @@ func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 	}
 	err = claim.Renew(ttl)
 	if errors.Is(err, ErrLost) {
-		h.dropRemains()
+		h.settle()
 		return cmp.Or(l.Err(), err) // Unlock may have come meanwhile
 	}
 	return err
 }
 
-// holdSignal delivers a signal of the backend to its hold, which may not have been made yet: the
-// hold is lost, or its release is requested.
-type holdSignal struct {
-	mu       sync.Mutex
-	revoke   bool // it requests the release
-	received bool
-	h        *hold
+// signalGone is called when the backend learns by itself that the hold is gone, perhaps before its grant has arrived.
+func (h *hold) signalGone() {
+	h.gone.Store(true)
+	go func() { h.Lose(renew.ErrGone, false)() }()
 }
 
-func (n *holdSignal) notify() {
-	n.mu.Lock()
-	n.received = true
-	h := n.h
-	n.mu.Unlock()
-	if h == nil {
+// deliverRevoke calls the user's Revocable function, once. From then on the hold is not handed off.
+func (h *hold) deliverRevoke() {
+	h.sh.mu.Lock()
+	revoked := h.revoked
+	h.revoked = true
+	h.sh.mu.Unlock()
+	if revoked {
 		return
 	}
-	if !n.revoke {
-		h.told.Store(true)
-	}
-	go n.deliver(h)
-}
-
-func (n *holdSignal) attach(h *hold) {
-	n.mu.Lock()
-	n.h = h
-	come := n.received
-	n.mu.Unlock()
-	switch {
-	case come && n.revoke:
-		go n.deliver(h) // it calls the user
-	case come:
-		n.deliver(h)
+	if l := h.outermost(); l != nil {
+		if report := h.env.observer.Asked; report != nil {
+			h.sh.mu.Lock()
+			event := h.event(l, h.env.now())
+			h.sh.mu.Unlock()
+			emit(report, event, nil)
+		}
+		h.s.revoked(l.handle())
 	}
 }
 
-func (n *holdSignal) deliver(h *hold) {
-	if n.revoke {
-		h.deliverRevoke()
-		return
+// revocation is a request for the release of an Owner's hold, which may come before the hold is made.
+type revocation struct {
+	mu   sync.Mutex
+	come bool
+	h    *hold
+}
+
+func (r *revocation) notify() {
+	r.mu.Lock()
+	r.come = true
+	h := r.h
+	r.mu.Unlock()
+	if h != nil {
+		go h.deliverRevoke()
 	}
-	h.Lose(renew.ErrGone, false)()
+}
+
+// attach delivers it to h.
+func (r *revocation) attach(h *hold) {
+	r.mu.Lock()
+	r.h = h
+	come := r.come
+	r.mu.Unlock()
+	if come {
+		go h.deliverRevoke() // it calls the user
+	}
 }

@@ -166,7 +166,7 @@ func (l *Lease) Err() error {
 	switch {
 	case l.err != nil:
 		return l.err
-	case l.h.told.Load():
+	case l.h.gone.Load():
 		return l.h.lostError(renew.ErrGone)
 	case l.h.env.now() >= l.h.life.Trust():
 		return l.h.lostError(renew.ErrDeadline)
@@ -218,7 +218,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	ended := core.end(ErrReleased)
 	runtime.KeepAlive(l) // it was in use until then
 	if ended {
-		return l.h.unlock(ctx, core)
+		return l.h.unlock(ctx, core, l.h.env.observer.Released)
 	}
 	core.mu.Lock()
 	err := core.err
@@ -226,7 +226,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if errors.Is(err, ErrReleased) {
 		return nil
 	}
-	l.h.dropRemains()
+	l.h.settle()
 	return &Error{Op: "unlock", Name: l.h.s.name, Kind: kindOf(err), Err: err}
 }
 

@@ -122,6 +122,11 @@ type lockTerms struct {
 	revoked       func(*Lease)
 	meta          map[string]string
 	ownMeta       bool
+
+	// What follows from them.
+	alone  bool   // a hold excludes every other hold
+	queued bool   // waiters have a queue at the backend
+	fences uint64 // that are wanted
 }
 
 // canTakeOver reports whether a hold taken for o may be handed off to a waiter with s.
@@ -135,8 +140,8 @@ func (s *spec) canTakeOver(o *spec) bool {
 
 // canHandOff reports whether a hold can be handed off at all: it is not shared, and no option ties
 // it to one lease.
-func (s *spec) canHandOff() bool {
-	return s.mode.Alone() && !s.terms.Fixed && !s.fair && !s.noHandoff && s.minHold == 0
+func (t *lockTerms) canHandOff() bool {
+	return t.alone && !t.terms.Fixed && !t.fair && !t.noHandoff && t.minHold == 0
 }
 
 // sameRequest reports whether a request for o may be continued for s: everything that the

@@ -299,8 +299,8 @@ func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
 	outer = outer.core()
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
-	covered := mode == h.mode && !h.downgrading || mode == Read && h.mode == Write
-	if h.ended || !covered || h.lease != outer && !slices.Contains(h.nested, outer) {
+	covered := mode == h.mode && h.state == held || mode == Read && h.mode == Write
+	if !h.state.live() || !covered || h.lease != outer && !slices.Contains(h.nested, outer) {
 		return nil
 	}
 	lease := &Lease{h: h, fence: outer.Fence(), ctx: ctx}

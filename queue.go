@@ -117,22 +117,28 @@ func (g *localQueue) heldHere() error {
 
 // handOff gives the hold to the next waiter if the bounds allow it: as a lease under the next
 // reserved fence, or as the role of the contender, which has it re-fenced. sh.mu is held.
-func (g *localQueue) handOff(h *hold, now instant) bool {
-	w := g.waiters.head
-	if w == nil || g.contender || g.held != h || !w.s.canTakeOver(h.s) {
+func (g *localQueue) handOff(h *hold) bool {
+	if g == nil || g.waiters.head == nil {
 		return false
 	}
-	if h.streak.count >= h.env.opts.HandoffMax || now-h.streak.since >= h.env.opts.HandoffWindow {
+	w, now := g.waiters.head, g.sh.env.now()
+	if g.contender || g.held != h || !w.s.canTakeOver(h.s) {
 		return false
 	}
-	if h.downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.sh.env.watchdog.HandOff(&h.life, now) {
+	if h.handoffs.count == 0 {
+		h.handoffs.since = h.since
+	}
+	if h.handoffs.count >= h.env.opts.HandoffMax || now-h.handoffs.since >= h.env.opts.HandoffWindow {
+		return false
+	}
+	if h.state == downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.sh.env.watchdog.HandOff(&h.life, now) {
 		return false
 	}
 	if h.next > h.last {
 		// A revocation that arrives during a re-fence would find no hold.
 		return h.s.revoked == nil && g.handOffForRefence(h)
 	}
-	h.streak.count++
+	h.handoffs.count++
 	g.waiters.pop()
 	w.ch <- delivery{lease: h.newLease(w.ctx, now)}
 	return true
@@ -144,13 +150,30 @@ func (g *localQueue) handOffForRefence(h *hold) bool {
 	if !g.sh.env.watchdog.RemoveIdle(&h.life) {
 		return false
 	}
-	h.ended = true
+	h.become(ended, ErrReleased)
 	g.held = nil
 	g.contender = true
 	g.sh.env.tasks.Begin()
-	row := handoffStreak{h.streak.since, h.streak.count + 1}
-	g.waiters.pop().ch <- delivery{role: role{owner: h.owner, unknown: true, streak: row, last: &HeldError{}}}
+	series := handoffs{h.handoffs.since, h.handoffs.count + 1}
+	g.waiters.pop().ch <- delivery{role: role{owner: h.owner, unknown: true, handoffs: series, last: &HeldError{}}}
 	return true
+}
+
+// giveBack lets the next waiter of this process become the contender: h has ended.
+func (g *localQueue) giveBack(h *hold) {
+	if g == nil {
+		return
+	}
+	g.sh.mu.Lock()
+	defer g.sh.mu.Unlock()
+	if g.held == h {
+		g.held = nil
+		g.history.released = g.sh.env.now()
+		if h.revoked {
+			g.history.refused = g.history.released
+		}
+	}
+	g.promote()
 }
 
 // promote makes the next waiter the contender if there is none and the process does not hold the
@@ -192,13 +215,13 @@ type delivery struct {
 
 // role is passed on from one contender to the next.
 type role struct {
-	owner   string        // an Owner to try with; empty: a fresh one
-	watch   *driver.Watch // armed for owner, or nil
-	revoke  *holdSignal   // a revocation of owner's hold; nil if it is not Revocable
-	streak  handoffStreak // the hand-offs of owner's hold
-	last    error         // the last answer
-	opening opening       // before the first attempt
-	unknown bool          // the backend may know owner: it must be granted or released
+	owner    string        // an Owner to try with; empty: a fresh one
+	watch    *driver.Watch // armed for owner, or nil
+	revoke   *revocation   // a revocation of owner's hold; nil if it is not Revocable
+	handoffs handoffs      // of owner's hold
+	last     error         // the last answer
+	opening  opening       // before the first attempt
+	unknown  bool          // the backend may know owner: it must be granted or released
 }
 
 // waiter is a place in the queue.
