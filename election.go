@@ -71,7 +71,7 @@ func (e *Election) Lead(ctx context.Context, lead func(term context.Context) err
 func (e *Election) term(ctx context.Context, lead func(context.Context) error) (gaveUp bool, err error) {
 	asked, ask := context.WithCancel(context.Background())
 	defer ask()
-	lease, err := e.revocable(ask).wait(endsWith{ctx}, "lead")
+	lease, err := e.revocable(ask).lock(endingWith(ctx), "lead")
 	if err != nil {
 		return false, err
 	}

@@ -54,20 +54,22 @@ func (e *env) isClosed() bool {
 
 // tasks counts the tasks that Close waits for.
 type tasks struct {
-	n    atomic.Int64
-	idle wait.Signal
+	n       atomic.Int64
+	waiting atomic.Bool // a Close does
+	idle    wait.Signal
 }
 
 func (t *tasks) Begin() { t.n.Add(1) }
 
 func (t *tasks) End() {
-	if t.n.Add(-1) == 0 {
+	if t.n.Add(-1) == 0 && t.waiting.Load() {
 		t.idle.Notify()
 	}
 }
 
 // wait waits until there are none. It reports false if ctx ends first.
 func (t *tasks) wait(ctx context.Context) bool {
+	t.waiting.Store(true)
 	for t.n.Load() > 0 {
 		select {
 		case <-t.idle:
@@ -94,40 +96,47 @@ func (e *env) after(d time.Duration, f func()) {
 // about the same time share one.
 type calls struct {
 	timeout time.Duration
+	last    atomic.Pointer[callLimit]
+	mu      sync.Mutex // while another one is made
+}
 
-	mu     sync.Mutex
-	shared context.Context
+// callLimit ends calls that began at about the same time.
+type callLimit struct {
+	context.Context
 	cancel context.CancelFunc
-	until  time.Time // when shared gets too short for new calls
+	until  time.Time // when it gets too short for new calls
 }
 
 // context returns a context that ends with parent, and after d or, if that is the usual timeout, a
-// little earlier. The caller ends it once the call is over.
+// little earlier: after between three quarters of it and all of it. The caller ends it once the call is over.
 func (c *calls) context(parent context.Context, d time.Duration) *bounded.Context {
-	if d == c.timeout {
-		return bounded.New(parent, c.slot())
+	limit := c.last.Load()
+	switch {
+	case d != c.timeout:
+		return bounded.Within(parent, d)
+	case limit == nil || !time.Now().Before(limit.until):
+		limit = c.renew()
 	}
-	return bounded.Within(parent, d)
+	return bounded.New(parent, limit)
 }
 
-// slot returns a context that ends after between three quarters of the timeout and all of it.
-func (c *calls) slot() context.Context {
-	now := time.Now()
+// renew makes another limit. The one before ends by its timer: others may be using it.
+func (c *calls) renew() *callLimit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.shared == nil || !now.Before(c.until) {
-		// The one before ends by its timer: others may be using it.
-		c.shared, c.cancel = context.WithTimeout(context.Background(), c.timeout)
-		c.until = now.Add(c.timeout / 4)
+	now := time.Now()
+	if limit := c.last.Load(); limit != nil && now.Before(limit.until) {
+		return limit
 	}
-	return c.shared
+	limit := &callLimit{until: now.Add(c.timeout / 4)}
+	limit.Context, limit.cancel = context.WithTimeout(context.Background(), c.timeout)
+	c.last.Store(limit)
+	return limit
 }
 
 // close ends the calls in flight when the backend is closed.
 func (c *calls) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cancel != nil {
-		c.cancel()
+	if limit := c.last.Load(); limit != nil {
+		limit.cancel()
 	}
 }

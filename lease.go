@@ -12,6 +12,17 @@ import (
 	"github.com/distlock/distlock/internal/renew"
 )
 
+// What ends which context:
+//
+//	context of          ends with
+//	Lock                the caller's; with WaitAtMost, also after that (lockContext). It bounds the wait only
+//	a lease             Unlock, Detach, a loss, Close. Within Do, TryDo and Lead also with the caller's; within Multi
+//	                    also with the lease before it (lockContext.ends)
+//	a term              its lease's, and a request to step down (Election.Lead)
+//	a call              the wait's, and CallTimeout (calls.context). A release has the values of the caller's context, and
+//	                    does not end with it
+//	renewals            Close (env.life), and a part of the TTL (renew.Hold.patience)
+
 // Lease is one hold of a lock, from Lock to Unlock or loss. It is safe for
 // concurrent use.
 type Lease struct {
@@ -47,20 +58,22 @@ func (c *leaseContext) inherited(key any) any {
 	return c.values.Value(key)
 }
 
-// endsWith marks a parent whose end also ends the lease's context.
-type endsWith struct{ context.Context }
-
-// childOf is the context of a wait for a lease whose context is to descend from another,
-// and to end with it.
-type childOf struct {
-	context.Context
-	parent context.Context
+// lockContext is the context of a Lock whose lease gets its own context from another one.
+type lockContext struct {
+	context.Context                 // ends the wait
+	parent          context.Context // of the lease's context: that has its values
+	ends            bool            // and ends with it
 }
 
-// boundedWait is the context of a wait that ends sooner than the caller's.
-type boundedWait struct {
-	context.Context
-	caller context.Context
+// endingWith returns the context of a Lock whose lease also ends its context with ctx.
+func endingWith(ctx context.Context) context.Context { return lockContext{ctx, ctx, true} }
+
+// sooner returns the context of a Lock with ctx whose wait ends with bounded.
+func sooner(ctx, bounded context.Context) context.Context {
+	if c, ok := ctx.(lockContext); ok {
+		return lockContext{bounded, c.parent, c.ends}
+	}
+	return lockContext{bounded, ctx, false}
 }
 
 type leaseKey struct{}
@@ -104,17 +117,14 @@ func (l *Lease) made() *leaseContext {
 // ancestors returns the context that ends the lease's context, and the one that has its values; nil
 // if the first has them.
 func (l *Lease) ancestors() (end, values context.Context) {
-	parent := l.ctx
-	if p, ok := parent.(boundedWait); ok {
-		parent = p.caller
+	c, ok := l.ctx.(lockContext)
+	switch {
+	case !ok:
+		return context.Background(), l.ctx
+	case c.ends:
+		return c.parent, nil
 	}
-	switch p := parent.(type) {
-	case endsWith:
-		return p.Context, nil
-	case childOf:
-		return p.parent, nil
-	}
-	return context.Background(), parent
+	return context.Background(), c.parent
 }
 
 // values returns a context with the values of the context of Lock; without them if leaks are reported, since
@@ -168,7 +178,7 @@ func (l *Lease) Err() error {
 		return l.err
 	case l.h.gone.Load():
 		return l.h.lostError(renew.ErrGone)
-	case l.h.env.now() >= l.h.life.Trust():
+	case !l.h.trusted():
 		return l.h.lostError(renew.ErrDeadline)
 	}
 	return nil

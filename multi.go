@@ -64,7 +64,7 @@ func (m *MultiLock) TryLock(ctx context.Context) (*MultiLease, error) {
 // Do runs f while it holds all locks; see Mutex.Do. The context of f ends when any of them is lost.
 // Fence(ctx) is the fence of the last in order; FenceOf returns each.
 func (m *MultiLock) Do(ctx context.Context, f func(ctx context.Context) error) error {
-	lease, err := m.takeAll(endsWith{ctx}, "do", lock.lock)
+	lease, err := m.takeAll(endingWith(ctx), "do", lock.lock)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (m *MultiLease) next(ctx context.Context, op string, l lock, one func(lock,
 	wait, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(whyDone(ctx)) })()
-	return one(l, childOf{wait, parent}, op)
+	return one(l, lockContext{wait, parent, true}, op)
 }
 
 // MultiLease has the leases of a MultiLock. It is safe for concurrent use.

@@ -59,7 +59,7 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context) error) error
 //
 // With MinHold it guards a scheduled job that all hosts start at the same time: one of them runs it.
 func (m *Mutex) TryDo(ctx context.Context, f func(ctx context.Context) error) (ran bool, err error) {
-	lease, err := m.l.attempt(endsWith{ctx}, "trydo")
+	lease, err := m.l.try(endingWith(ctx), "trydo")
 	switch {
 	case errors.Is(err, ErrHeld):
 		return false, nil
@@ -139,21 +139,25 @@ func (s *Semaphore) Do(ctx context.Context, f func(ctx context.Context) error) e
 	return s.l.do(ctx, f)
 }
 
-// lock waits until the lock is held or ctx is done.
+// lock waits until the lock is held or ctx is done, which WaitAtMost may end sooner.
 func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
-	lease, err := l.wait(ctx, op)
-	lease.recordStack()
-	return lease, err
+	if l.s.waitAtMost == 0 {
+		return l.wait(ctx, op)
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, l.s.waitAtMost, fmt.Errorf("it waited for %v", l.s.waitAtMost))
+	defer cancel()
+	return l.wait(sooner(ctx, bounded), op)
 }
 
-// wait is lock without a stack, for leases that can't leak. A lease that is lost before it can be returned is none: another
-// Owner may have been granted since.
+// wait is lock without WaitAtMost. A lease that is lost before it can be returned is none: another Owner may have been
+// granted since.
 func (l lock) wait(ctx context.Context, op string) (*Lease, error) {
-	ctx, cancel := l.bounded(ctx)
-	defer cancel()
 	for round := 0; ; round++ {
 		lease, err := l.waitOnce(ctx, op)
-		if lease == nil || !errors.Is(lease.Err(), ErrLost) {
+		if l.c.observer.Leaked != nil {
+			lease.recordStack()
+		}
+		if lease == nil || lease.h.trusted() || !errors.Is(lease.Err(), ErrLost) {
 			return lease, err
 		}
 		_ = lease.Unlock(ctx)
@@ -162,40 +166,33 @@ func (l lock) wait(ctx context.Context, op string) (*Lease, error) {
 }
 
 func (l lock) waitOnce(ctx context.Context, op string) (*Lease, error) {
-	if lease, err := l.prepare(ctx, op); lease != nil || err != nil {
-		return lease, err
+	if err := l.check(ctx, op); err != nil {
+		return nil, err
 	}
-	nested, err := l.waitsForItself(ctx)
-	if err != nil {
-		return nil, fail(op, l.s.name, err)
+	k := &contender{env: &l.c.env, queues: &l.c.queues, s: l.s, op: op, ctx: ctx, start: l.c.now()}
+	if outer := FromContext(ctx); outer != nil {
+		if lease := l.reenter(ctx, outer); lease != nil {
+			return lease, nil
+		}
+		nested, err := l.waitsForItself(outer)
+		if err != nil {
+			return nil, fail(op, l.s.name, err)
+		}
+		k.nested = nested
 	}
-	k := &contender{env: &l.c.env, queues: &l.c.queues, s: l.s, op: op, ctx: ctx, start: l.c.now(), nested: nested}
-	if l.s.fair || nested != nil {
+	if l.s.fair || k.nested != nil {
 		return k.contend()
 	}
 	return k.enqueue()
 }
 
-// bounded returns the context of a wait: ctx, which WaitAtMost may end sooner.
-func (l lock) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if l.s.waitAtMost == 0 {
-		return ctx, func() {}
-	}
-	wait, cancel := context.WithTimeoutCause(ctx, l.s.waitAtMost, fmt.Errorf("it waited for %v", l.s.waitAtMost))
-	return boundedWait{wait, ctx}, cancel
-}
-
 // try makes one attempt.
 func (l lock) try(ctx context.Context, op string) (*Lease, error) {
-	lease, err := l.attempt(ctx, op)
-	lease.recordStack()
-	return lease, err
-}
-
-// attempt is try without a stack.
-func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
-	if lease, err := l.prepare(ctx, op); lease != nil || err != nil {
-		return lease, err
+	if err := l.check(ctx, op); err != nil {
+		return nil, err
+	}
+	if lease := l.reenter(ctx, FromContext(ctx)); lease != nil {
+		return lease, nil
 	}
 	start := l.c.now()
 	k, err := l.besideQueue(ctx, op)
@@ -209,6 +206,7 @@ func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
 			return nil, &Error{Op: op, Name: l.s.name, Kind: ErrUnavailable, Err: errors.New(plainText(lost))}
 		}
 	}
+	lease.recordStack()
 	if report := l.c.observer.Refused; report != nil && errors.Is(err, ErrHeld) {
 		emit(report, Event{Context: ctx, Name: l.s.name, Mode: l.s.mode, Waited: l.c.now() - start, Blocker: blockerOf(err), Err: err}, nil)
 	}
@@ -229,14 +227,6 @@ func (l lock) besideQueue(ctx context.Context, op string) (contender, error) {
 	return contender{env: &l.c.env, queues: &l.c.queues, queue: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
 }
 
-// prepare makes the checks that need no backend. A lease means that the lock was re-entered.
-func (l lock) prepare(ctx context.Context, op string) (*Lease, error) {
-	if err := l.check(ctx, op); err != nil || !l.s.reentrant {
-		return nil, err
-	}
-	return l.reenter(ctx), nil
-}
-
 // check returns why the backend need not be called.
 func (l lock) check(ctx context.Context, op string) error {
 	switch {
@@ -250,13 +240,13 @@ func (l lock) check(ctx context.Context, op string) error {
 	return nil
 }
 
-// waitsForItself refuses to wait for a lock that the caller holds by ctx: only the caller could end
+// waitsForItself refuses to wait for a lock that the caller holds by outer and those around it: only the caller could end
 // such a wait. nested is the lease of a caller that holds it for reading, and wants that again: then it waits for
 // itself if a writer is ahead.
-func (l lock) waitsForItself(ctx context.Context) (nested *Lease, err error) {
+func (l lock) waitsForItself(outer *Lease) (nested *Lease, err error) {
 	permits := 0
 	var counted *hold
-	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
+	for ; outer != nil; outer = outer.outer() {
 		if outer.h.s.name != l.s.name || outer.h.env.caps.Name != l.c.caps.Name || outer.Err() != nil {
 			continue
 		}
@@ -283,9 +273,10 @@ func (l lock) waitsForItself(ctx context.Context) (nested *Lease, err error) {
 
 var errBehindWriter = invalid("the caller holds it for reading, by its context, and a writer waits for that, so that the caller would wait for itself; make the lock Reentrant, or pass a context from outside")
 
-// reenter makes another lease on the hold of ctx, if that covers the mode.
-func (l lock) reenter(ctx context.Context) *Lease {
-	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
+// reenter makes another lease on a hold that the caller has by outer or one around it, if the lock is Reentrant and the hold
+// covers the mode.
+func (l lock) reenter(ctx context.Context, outer *Lease) *Lease {
+	for ; outer != nil && l.s.reentrant; outer = outer.outer() {
 		h := outer.h
 		if h.env == &l.c.env && h.s.name == l.s.name && outer.Err() == nil {
 			return h.enter(outer, ctx, l.s.mode)
@@ -310,7 +301,7 @@ func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
 
 // do runs f under the lock.
 func (l lock) do(ctx context.Context, f func(context.Context) error) error {
-	lease, err := l.wait(endsWith{ctx}, "do")
+	lease, err := l.lock(endingWith(ctx), "do")
 	if err != nil {
 		return err
 	}

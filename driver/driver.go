@@ -253,16 +253,19 @@ type Holder struct {
 
 // Owners makes the Owners of one client. They have their first OwnersStart characters in common, by
 // which a coordinator may address all waiters of the client. Nothing else may depend on that.
-type Owners struct{ start [8]byte }
+type Owners struct{ form [36]byte } // the common start, and the hyphens
 
 // OwnersStart is the length of the common start of a client's Owners.
 const OwnersStart = 18
 
 // NewOwners returns Owners with a random start.
 func NewOwners() Owners {
+	var b [8]byte
+	random(b[:])
+	b[6] = b[6]&0x0f | 0x40
+	text := hex.EncodeToString(b[:])
 	var o Owners
-	random(o.start[:])
-	o.start[6] = o.start[6]&0x0f | 0x40
+	copy(o.form[:], text[:8]+"-"+text[8:12]+"-"+text[12:]+"-....-............")
 	return o
 }
 
@@ -279,14 +282,9 @@ func (o Owners) New() string {
 	var b [8]byte
 	random(b[:])
 	b[0] = b[0]&0x3f | 0x80
-	var s [36]byte
-	hex.Encode(s[0:8], o.start[0:4])
-	hex.Encode(s[9:13], o.start[4:6])
-	hex.Encode(s[14:18], o.start[6:8])
-	hex.Encode(s[19:23], b[0:2])
-	hex.Encode(s[24:36], b[2:8])
-	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
-	return string(s[:])
+	hex.Encode(o.form[19:23], b[0:2])
+	hex.Encode(o.form[24:36], b[2:8])
+	return string(o.form[:])
 }
 
 // NewOwner makes a fresh Owner that has nothing in common with others.
@@ -319,8 +317,7 @@ func (h *Hold) ValidateRenewal() error {
 }
 
 func validateTTL(ttl time.Duration) error {
-	const most = 2 * MaxTTL // combinators add to what the core asks for
-	if ttl <= 0 || ttl > most {
+	if ttl <= 0 || ttl > 2*MaxTTL { // combinators add to what the core asks for
 		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", ErrInvalid, ttl, MaxTTL)
 	}
 	return nil

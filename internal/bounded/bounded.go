@@ -4,6 +4,7 @@ package bounded
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,8 +15,13 @@ type Context struct {
 	caller context.Context
 	limit  context.Context
 
-	mu     sync.Mutex
-	merged context.Context // ends with both; nil until it is needed
+	mu     sync.Mutex             // while merged is made
+	merged atomic.Pointer[merged] // nil until it is needed
+}
+
+// merged is a context that ends with both.
+type merged struct {
+	context.Context
 	cancel context.CancelFunc
 }
 
@@ -26,27 +32,30 @@ func New(caller, limit context.Context) *Context { return &Context{caller: calle
 // Within returns a context that ends with the caller's or after d.
 func Within(caller context.Context, d time.Duration) *Context {
 	c := &Context{caller: caller}
-	c.merged, c.cancel = context.WithTimeout(caller, d)
-	c.limit = c.merged
+	c.limit = c.merge(time.Now().Add(d))
 	return c
+}
+
+// merge makes the context that ends with the caller's and at an instant.
+func (c *Context) merge(at time.Time) context.Context {
+	m := &merged{}
+	m.Context, m.cancel = context.WithDeadline(c.caller, at)
+	c.merged.Store(m)
+	return m
 }
 
 // End frees what Done registered.
 func (c *Context) End() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cancel != nil {
-		c.cancel()
+	if m := c.merged.Load(); m != nil {
+		m.cancel()
 	}
 }
 
 // end returns a context that ends when c does; nil if there is none yet.
 func (c *Context) end() context.Context {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.merged != nil:
-		return c.merged
+	switch m := c.merged.Load(); {
+	case m != nil:
+		return m
 	case c.caller.Done() == nil, c.limit.Err() != nil:
 		return c.limit
 	}
@@ -69,11 +78,11 @@ func (c *Context) Done() <-chan struct{} {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.merged == nil {
-		at, _ := c.limit.Deadline()
-		c.merged, c.cancel = context.WithDeadline(c.caller, at)
+	if m := c.merged.Load(); m != nil {
+		return m.Done()
 	}
-	return c.merged.Done()
+	at, _ := c.limit.Deadline()
+	return c.merge(at).Done()
 }
 
 // Err returns why either context ended.

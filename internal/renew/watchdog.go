@@ -273,7 +273,9 @@ func (w *Watchdog) take(h *Hold) bool {
 	if h.index < 0 || h.holder == nil {
 		return false
 	}
-	w.leaveRetry(h)
+	if h.waiting != nil {
+		w.leaveRetry(h)
+	}
 	heap.Remove(&w.queue, h.index)
 	return true
 }
