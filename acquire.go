@@ -26,6 +26,7 @@ type contender struct {
 	role
 	env            *env
 	queues         *queues
+	sh             *shard      // of the name
 	queue          *localQueue // nil for fair locks, whose place is in the queue of the backend
 	s              *spec
 	op             string
@@ -39,59 +40,59 @@ type contender struct {
 	round          int
 }
 
-func (k *contender) cut() error { return cutShort(k.op, k.s.name, k.ctx, k.last) }
+func (c *contender) cut() error { return cutShort(c.op, c.s.name, c.ctx, c.last) }
 
 // event returns what all events of a wait have.
-func (k *contender) event() Event {
-	return Event{Context: k.ctx, Name: k.s.name, Mode: k.s.mode, Waited: k.env.now() - k.start, Contended: k.waitingEmitted}
+func (c *contender) event() Event {
+	return Event{Context: c.ctx, Name: c.s.name, Mode: c.s.mode, Waited: c.env.now() - c.start, Contended: c.waitingEmitted}
 }
 
 // whyWaiting returns the last answer, also if another contender of this process got it.
-func (k *contender) whyWaiting() error {
-	if k.last != nil || k.queue == nil {
-		return k.last
+func (c *contender) whyWaiting() error {
+	if c.last != nil || c.queue == nil {
+		return c.last
 	}
-	k.queue.sh.mu.Lock()
-	defer k.queue.sh.mu.Unlock()
-	return k.queue.whyWaiting()
+	c.queue.sh.mu.Lock()
+	defer c.queue.sh.mu.Unlock()
+	return c.queue.whyWaiting()
 }
 
 // emitWaiting reports the wait. undo ends it.
-func (k *contender) emitWaiting(undo func()) {
-	if k.waitingEmitted {
+func (c *contender) emitWaiting(undo func()) {
+	if c.waitingEmitted {
 		return
 	}
-	k.waitingEmitted = true
-	if report := k.env.observer.Waiting; report != nil {
-		e := k.event()
-		e.Blocker = blockerOf(k.whyWaiting())
+	c.waitingEmitted = true
+	if report := c.env.observer.Waiting; report != nil {
+		e := c.event()
+		e.Blocker = blockerOf(c.whyWaiting())
 		emit(report, e, undo)
 	}
 }
 
 // emitUnanswered reports that the last attempt had no answer.
-func (k *contender) emitUnanswered() {
-	if k.last == nil || errors.Is(k.last, ErrHeld) {
-		k.told = ""
+func (c *contender) emitUnanswered() {
+	if c.last == nil || errors.Is(c.last, ErrHeld) {
+		c.told = ""
 		return
 	}
-	report, text := k.env.observer.Unanswered, ""
+	report, text := c.env.observer.Unanswered, ""
 	if report != nil {
-		text = k.last.Error()
+		text = c.last.Error()
 	}
-	if text == k.told {
+	if text == c.told {
 		return
 	}
-	k.told = text
-	e := k.event()
-	e.Op, e.Err = k.op, k.last
-	emit(report, e, k.pass)
+	c.told = text
+	e := c.event()
+	e.Op, e.Err = c.op, c.last
+	emit(report, e, c.pass)
 }
 
-func (k *contender) giveUpWaiting(err error) error {
-	if k.waitingEmitted {
-		if report := k.env.observer.GaveUp; report != nil {
-			e := k.event()
+func (c *contender) giveUpWaiting(err error) error {
+	if c.waitingEmitted {
+		if report := c.env.observer.GaveUp; report != nil {
+			e := c.event()
 			e.Blocker, e.Err = blockerOf(err), err
 			emit(report, e, nil)
 		}
@@ -101,156 +102,165 @@ func (k *contender) giveUpWaiting(err error) error {
 
 // contend is the waiting loop: try, arm the watch, try again, wait, and so on. Trust in a grant
 // starts before the call that brought it, and is never inferred from a place in the queue.
-func (k *contender) contend() (*Lease, error) {
-	k.env.tasks.Begin()
-	defer k.env.tasks.End()
-	if k.env.isClosed() {
-		return nil, k.giveUp(fail(k.op, k.s.name, ErrClosed))
+func (c *contender) contend() (*Lease, error) {
+	c.env.tasks.Begin()
+	defer c.env.tasks.End()
+	if c.env.isClosed() {
+		return nil, c.giveUp(fail(c.op, c.s.name, ErrClosed))
 	}
-	if k.opening != (opening{}) {
-		if err := k.open(); err != nil {
-			return nil, k.giveUp(err)
+	if c.opening != (opening{}) {
+		if err := c.open(); err != nil {
+			return nil, c.giveUp(err)
 		}
 	}
 	for {
-		lease, err := k.attempt()
+		lease, err := c.attempt()
 		if lease != nil {
 			return lease, nil
 		}
-		k.recordOwner(err)
+		c.recordOwner(err)
 		switch {
-		case driver.Final(err) && k.env.isClosed():
-			return nil, k.giveUp(fail(k.op, k.s.name, ErrClosed))
+		case driver.Final(err) && c.env.isClosed():
+			return nil, c.giveUp(fail(c.op, c.s.name, ErrClosed))
 		case driver.Final(err):
-			return nil, k.giveUp(fail(k.op, k.s.name, err))
+			return nil, c.giveUp(fail(c.op, c.s.name, err))
 		}
-		k.recordAnswer(err) // even before a Close, which releases attempts without an answer
-		if k.env.isClosed() {
-			return nil, k.giveUp(fail(k.op, k.s.name, ErrClosed))
+		c.recordAnswer(err) // even before a Close, which releases attempts without an answer
+		if c.env.isClosed() {
+			return nil, c.giveUp(fail(c.op, c.s.name, ErrClosed))
 		}
-		if k.ctx.Err() != nil {
-			return nil, k.giveUp(k.cut())
+		if c.ctx.Err() != nil {
+			return nil, c.giveUp(c.cut())
 		}
-		if k.once {
-			return nil, k.giveUp(fail(k.op, k.s.name, err))
+		if c.once {
+			return nil, c.giveUp(fail(c.op, c.s.name, err))
 		}
-		if k.nested != nil && errors.Is(err, ErrHeld) && k.nested.Err() == nil {
-			return nil, k.giveUp(fail(k.op, k.s.name, errBehindWriter))
+		if c.nested != nil && errors.Is(err, ErrHeld) && c.nested.Err() == nil {
+			return nil, c.giveUp(fail(c.op, c.s.name, errBehindWriter))
 		}
-		k.emitWaiting(k.pass)
-		k.emitUnanswered()
-		if k.arm() {
+		c.emitWaiting(c.pass)
+		c.emitUnanswered()
+		if c.arm() {
 			continue
 		}
-		if err := k.pause(k.bound()); err != nil {
-			return nil, k.giveUp(err)
+		if err := c.pause(c.bound()); err != nil {
+			return nil, c.giveUp(err)
 		}
-		k.round++
+		c.round++
 	}
 }
 
 // open does what comes before the first attempt.
-func (k *contender) open() error {
-	if k.opening.arm {
-		k.arm()
+func (c *contender) open() error {
+	if c.opening.arm {
+		c.arm()
 	}
-	if k.opening.pause == 0 {
+	if c.opening.pause == 0 {
 		return nil
 	}
-	return k.pause(k.opening.pause)
+	return c.pause(c.opening.pause)
 }
 
 // attempt calls the backend once.
-func (k *contender) attempt() (*Lease, error) {
-	if k.env.caps.Session {
-		if err := k.env.releaser.Room(); err != nil {
+func (c *contender) attempt() (*Lease, error) {
+	if c.env.caps.Session {
+		if err := c.env.releaser.Room(); err != nil {
 			return nil, err
 		}
 	}
-	if k.owner == "" {
-		k.owner = k.env.owners.New()
+	if c.owner == "" {
+		c.owner = c.env.owners.New()
 	}
-	h := &hold{env: k.env, s: k.s, sh: k.queues.shard(k.s.name), owner: k.owner, mode: k.s.mode, leftMode: k.s.mode, handoffs: k.handoffs}
-	ctx := k.env.calls.context(k.ctx, k.s.terms.CallTimeout)
-	start := k.env.now()
-	grant, err := k.env.backend.Acquire(ctx, k.request(h.signalGone))
+	h := &hold{env: c.env, s: c.s, sh: c.sh, owner: c.owner, mode: c.s.mode, leftMode: c.s.mode, handoffs: c.handoffs}
+	ctx := c.env.calls.context(c.ctx, c.s.terms.CallTimeout)
+	start := c.env.now()
+	grant, err := c.env.backend.Acquire(ctx, c.request(h.signalGone))
 	ctx.End()
 	if err != nil {
 		return nil, err
 	}
-	k.unknown = true
-	return k.granted(h, start, grant)
+	c.unknown = true
+	return c.granted(h, start, grant)
 }
 
 // request returns the next request to the backend.
-func (k *contender) request(onLost func()) driver.Request {
+func (c *contender) request(onLost func()) driver.Request {
 	r := driver.Request{
-		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL},
-		Limit: k.s.limit, Fixed: k.s.terms.Fixed, Queue: k.takesPlace(), Fences: k.s.fences, Meta: k.s.meta, OnLost: onLost,
+		Hold:  driver.Hold{Name: c.s.name, Owner: c.owner, Mode: c.s.mode, TTL: c.s.terms.TTL},
+		Limit: c.s.limit, Fixed: c.s.terms.Fixed, Queue: c.takesPlace(), Fences: c.s.fences, Meta: c.s.meta, OnLost: onLost,
 	}
-	if k.s.revoked != nil {
-		if k.revoke == nil {
-			k.revoke = &revocation{}
+	if c.s.revoked != nil {
+		if c.revoke == nil {
+			c.revoke = &revocation{}
 		}
-		r.OnRevoke = k.revoke.notify
+		r.OnRevoke = c.revoke.notify
 	}
 	return r
 }
 
 // takesPlace reports whether a refused attempt leaves a place in the queue of the backend.
-func (k *contender) takesPlace() bool {
-	return k.s.queued && !k.once && k.nested == nil
+func (c *contender) takesPlace() bool {
+	return c.s.queued && !c.once && c.nested == nil
 }
 
 // granted makes the lease and ends the role, unless the grant came too late.
-func (k *contender) granted(h *hold, start instant, grant driver.Grant) (*Lease, error) {
-	now, trust := k.env.now(), k.s.trusted(grant)
+func (c *contender) granted(h *hold, start instant, grant driver.Grant) (*Lease, error) {
+	now, trust := c.env.now(), c.s.trusted(grant)
 	switch {
-	case now >= start+trust-k.s.terms.Margin, k.s.terms.MaxHold > 0 && now >= start+k.s.terms.MaxHold:
+	case now >= start+trust-c.s.terms.Margin, c.s.terms.MaxHold > 0 && now >= start+c.s.terms.MaxHold:
 		return nil, errLate
-	case k.ctx.Err() != nil:
-		return nil, k.ctx.Err()
+	case c.ctx.Err() != nil:
+		return nil, c.ctx.Err()
 	}
 	h.sh.mu.Lock()
-	if !k.env.watchdog.Add(&h.life, h, &k.s.terms, start, trust) {
+	if !c.env.watchdog.Add(&h.life, h, &c.s.terms, start, trust) {
 		h.sh.mu.Unlock()
 		return nil, ErrClosed
 	}
 	h.state, h.next, h.last = held, grant.Fence, grant.Fence+grant.Fences-1
-	lease := h.newLease(k.ctx, now)
-	k.enterQueue(h, now-start)
+	lease := h.newLease(c.ctx, now)
+	c.enterQueue(h, now-start)
 	h.sh.mu.Unlock()
-	if k.watch != nil {
-		k.watch.Close()
-		k.watch = nil
+	if c.watch != nil {
+		c.watch.Close()
+		c.watch = nil
 	}
-	if report := k.env.observer.Granted; report != nil {
-		e := k.event()
+	if report := c.env.observer.Granted; report != nil {
+		e := c.event()
 		e.Owner, e.Fence = h.owner, grant.Fence
-		emit(report, e, func() { unlockSilently(k.ctx, lease) })
+		emit(report, e, func() { unlockSilently(c.ctx, lease) })
 	}
 	if h.gone.Load() {
 		h.Lose(renew.ErrGone, false)()
 	}
-	if k.s.revoked != nil {
-		k.revoke.attach(h)
+	if c.s.revoked != nil {
+		c.revoke.attach(h)
 	}
 	return lease, nil
 }
 
+// trusted returns for how long a grant is trusted: without renewal for no longer than was
+// requested, also where the backend grants what is left of a session.
+func (s *spec) trusted(g driver.Grant) time.Duration {
+	if s.terms.Fixed {
+		return min(g.TTL, s.terms.TTL)
+	}
+	return g.TTL
+}
+
 // enterQueue enters a new hold in the queue. sh.mu is held.
-func (k *contender) enterQueue(h *hold, rtt time.Duration) {
-	q := k.queue
+func (c *contender) enterQueue(h *hold, rtt time.Duration) {
+	q := c.queue
 	if q == nil {
 		return
 	}
 	q.history.rtt = rtt
-	if k.once {
+	if c.once {
 		q.tries--
 	} else {
 		q.contender, q.refusal = false, nil
 	}
-	if !k.s.alone {
+	if !c.s.alone {
 		q.promote()
 		return
 	}
@@ -259,84 +269,84 @@ func (k *contender) enterQueue(h *hold, rtt time.Duration) {
 
 // recordOwner records what an attempt may have left to its Owner. If the attempt has released that, the next one has
 // a fresh Owner: a revocation, or a message to the place in a queue, was for the old one.
-func (k *contender) recordOwner(err error) {
+func (c *contender) recordOwner(err error) {
 	held := errors.Is(err, ErrHeld)
-	if !driver.Final(err) && !errors.Is(err, driver.ErrUnsent) && (!held || k.takesPlace()) {
-		k.unknown = true // an attempt without an answer may land after later ones were answered
+	if !driver.Final(err) && !errors.Is(err, driver.ErrUnsent) && (!held || c.takesPlace()) {
+		c.unknown = true // an attempt without an answer may land after later ones were answered
 	}
 	if !errors.Is(err, driver.ErrSpent) {
 		return
 	}
-	k.revoke = nil
-	if k.watch != nil && !held && k.takesPlace() {
-		k.watch.Close()
-		k.watch = nil
+	c.revoke = nil
+	if c.watch != nil && !held && c.takesPlace() {
+		c.watch.Close()
+		c.watch = nil
 	}
-	k.dropOwner()
+	c.dropOwner()
 }
 
 // recordAnswer records the answer to an attempt.
-func (k *contender) recordAnswer(err error) {
+func (c *contender) recordAnswer(err error) {
 	held := errors.Is(err, ErrHeld)
 	if held {
-		k.handoffs = handoffs{}
+		c.handoffs = handoffs{}
 	}
-	if k.ctx.Err() != nil && !held {
-		err = cmp.Or(k.last, renew.ErrNoAnswer)
+	if c.ctx.Err() != nil && !held {
+		err = cmp.Or(c.last, renew.ErrNoAnswer)
 	}
-	k.last = err
-	if k.queue == nil {
+	c.last = err
+	if c.queue == nil {
 		return
 	}
-	k.queue.sh.mu.Lock()
-	defer k.queue.sh.mu.Unlock()
-	if held && k.queue.held == nil {
-		k.queue.history.refused = k.env.now()
+	c.queue.sh.mu.Lock()
+	defer c.queue.sh.mu.Unlock()
+	if held && c.queue.held == nil {
+		c.queue.history.refused = c.env.now()
 	}
-	if !k.once {
-		k.queue.refusal = err
+	if !c.once {
+		c.queue.refusal = err
 	}
 }
 
 // arm arms the watch. It reports whether it did so just now: then another attempt must follow,
 // since the lock may have become free before.
-func (k *contender) arm() bool {
-	w, ok := k.env.backend.(driver.Watcher)
-	if !ok || k.watch != nil || k.unwatch || k.last != nil && !errors.Is(k.last, ErrHeld) {
+func (c *contender) arm() bool {
+	w, ok := c.env.backend.(driver.Watcher)
+	if !ok || c.watch != nil || c.unwatch || c.last != nil && !errors.Is(c.last, ErrHeld) {
 		return false
 	}
-	if k.owner == "" {
-		k.owner = k.env.owners.New()
+	if c.owner == "" {
+		c.owner = c.env.owners.New()
 	}
-	ctx, cancel := context.WithTimeout(k.ctx, k.s.terms.CallTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, c.s.terms.CallTimeout)
 	defer cancel()
-	watch, err := w.Watch(ctx, k.request(nil))
+	watch, err := w.Watch(ctx, c.request(nil))
 	if errors.Is(err, driver.ErrSkip) {
-		k.unwatch = true
+		c.unwatch = true
 		return false
 	}
 	// From now on a backend that waits natively may take the lock for this Owner.
-	k.unknown = k.unknown || !errors.Is(err, driver.ErrUnsent)
+	c.unknown = c.unknown || !errors.Is(err, driver.ErrUnsent)
 	if err != nil {
 		return false
 	}
-	k.watch = &watch
+	c.watch = &watch
 	return true
 }
 
 // bound returns how long to wait for a signal before the next attempt.
-func (k *contender) bound() time.Duration {
+func (c *contender) bound() time.Duration {
 	held := (*HeldError)(nil)
-	if !errors.As(k.last, &held) {
-		return wait.Jitter(wait.Backoff(k.round, firstPause, min(maxWait, k.s.terms.TTL/3)))
+	if !errors.As(c.last, &held) {
+		return wait.Jitter(wait.Backoff(c.round, firstPause, min(maxWait, c.s.terms.TTL/3)))
 	}
 	d := maxWait
-	if k.watch == nil {
-		d = k.pollPause()
+	if c.watch == nil {
+		d = c.pollPause()
 	}
-	if k.takesPlace() {
+	if c.takesPlace() {
 		// The place in the queue lives for a TTL after the last attempt.
-		d = min(d, k.s.terms.TTL/5)
+		d = min(d, c.s.terms.TTL/5)
 	}
 	d = wait.Jitter(d)
 	if held.Retry > 0 {
@@ -345,211 +355,210 @@ func (k *contender) bound() time.Duration {
 	return d
 }
 
-func (k *contender) pollPause() time.Duration {
-	poll := k.env.caps.Poll
+func (c *contender) pollPause() time.Duration {
+	poll := c.env.caps.Poll
 	if poll <= 0 {
 		poll = defaultPoll
 	}
-	return wait.Backoff(k.round/2, poll, 16*poll)
+	return wait.Backoff(c.round/2, poll, 16*poll)
 }
 
 // pause waits for a signal, but no longer than d.
-func (k *contender) pause(d time.Duration) error {
+func (c *contender) pause(d time.Duration) error {
 	var ready <-chan struct{}
-	if k.watch != nil {
-		ready = k.watch.Ready
+	if c.watch != nil {
+		ready = c.watch.Ready
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ready:
 	case <-t.C:
-	case <-k.ctx.Done():
-		return k.cut()
-	case <-k.env.done:
-		return fail(k.op, k.s.name, ErrClosed)
+	case <-c.ctx.Done():
+		return c.cut()
+	case <-c.env.done:
+		return fail(c.op, c.s.name, ErrClosed)
 	}
 	return nil
 }
 
 // giveUp ends the contender without a lease, and passes its role on.
-func (k *contender) giveUp(err error) error {
-	k.pass()
-	return k.giveUpWaiting(err)
+func (c *contender) giveUp(err error) error {
+	c.pass()
+	return c.giveUpWaiting(err)
 }
 
 // pass gives the role to the next waiter, or ends it.
-func (k *contender) pass() {
-	g := k.queue
-	if g == nil || k.once {
-		k.drop()
-		if g != nil {
-			g.sh.mu.Lock()
-			g.tries--
-			g.promote()
-			g.sh.mu.Unlock()
+func (c *contender) pass() {
+	q := c.queue
+	if q == nil || c.once {
+		c.drop()
+		if q != nil {
+			q.sh.mu.Lock()
+			q.tries--
+			q.promote()
+			q.sh.mu.Unlock()
 		}
 		return
 	}
-	g.sh.mu.Lock()
-	w := g.waiters.head
-	if w == nil || !w.s.sameRequest(k.s) || k.handoffs.count > 0 && !w.s.canTakeOver(k.s) || k.env.isClosed() {
-		g.sh.mu.Unlock()
-		k.drop()
-		g.sh.mu.Lock()
-		g.contender = false
-		g.promote()
-		g.sh.mu.Unlock()
+	q.sh.mu.Lock()
+	w := q.waiters.head
+	if w == nil || !w.s.sameRequest(c.s) || c.handoffs.count > 0 && !w.s.canTakeOver(c.s) || c.env.isClosed() {
+		q.sh.mu.Unlock()
+		c.drop()
+		q.sh.mu.Lock()
+		q.contender = false
+		q.promote()
+		q.sh.mu.Unlock()
 		return
 	}
-	g.waiters.pop()
-	k.opening = opening{}
-	k.env.tasks.Begin()
-	w.ch <- delivery{role: k.role}
-	g.sh.mu.Unlock()
+	q.waiters.pop()
+	c.opening = opening{}
+	c.env.tasks.Begin()
+	w.ch <- delivery{role: c.role}
+	q.sh.mu.Unlock()
 }
 
 // drop ends what belongs to the role.
-func (k *contender) drop() {
-	if k.watch != nil {
-		k.watch.Close()
+func (c *contender) drop() {
+	if c.watch != nil {
+		c.watch.Close()
 	}
-	k.dropOwner()
-	k.role = role{}
+	c.dropOwner()
+	c.role = role{}
 }
 
 // dropOwner releases what the role's Owner may have. Another attempt has a fresh one.
-func (k *contender) dropOwner() {
-	if k.unknown {
-		k.env.releaser.Add(driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL}, nil)
+func (c *contender) dropOwner() {
+	if c.unknown {
+		c.env.releaser.Add(driver.Hold{Name: c.s.name, Owner: c.owner, Mode: c.s.mode, TTL: c.s.terms.TTL}, nil)
 	}
-	k.owner, k.unknown = "", false
+	c.owner, c.unknown = "", false
 }
 
 // enqueue waits in the queue for a lease or for the role of the contender.
-func (k *contender) enqueue() (*Lease, error) {
-	sh := k.queues.shard(k.s.name)
+func (c *contender) enqueue() (*Lease, error) {
+	sh := c.sh
 	sh.mu.Lock()
-	g := k.queues.queueOf(sh, k.s.name)
-	k.queue = g
-	if !g.contender && g.held == nil && g.waiters.head == nil {
-		if k.s.alone {
-			g.contender = true
-			g.refusal = nil
-			k.opening = g.history.opening(k.env, k.s.mode, k.start)
+	q := c.queues.queueOf(sh, c.s.name)
+	c.queue = q
+	if !q.contender && q.held == nil && q.waiters.head == nil {
+		if c.s.alone {
+			q.contender, q.refusal = true, nil
+			c.opening = q.history.opening(c.env, c.s.mode, c.start)
 			sh.mu.Unlock()
-			return k.contend()
+			return c.contend()
 		}
-		g.tries++
+		q.tries++
 		sh.mu.Unlock()
-		return k.tryThenEnqueue()
+		return c.tryThenEnqueue()
 	}
-	w := k.join(g)
+	w := c.join(q)
 	sh.mu.Unlock()
-	return k.await(w)
+	return c.await(w)
 }
 
 // tryThenEnqueue makes one attempt beside the queue, and enters the queue if that is refused: shared
 // holds need no order among themselves.
-func (k *contender) tryThenEnqueue() (*Lease, error) {
-	k.once = true
-	lease, err := k.contend()
+func (c *contender) tryThenEnqueue() (*Lease, error) {
+	c.once = true
+	lease, err := c.contend()
 	e := (*Error)(nil)
 	if lease != nil || !errors.Is(err, ErrHeld) && !errors.Is(err, ErrUnavailable) || !errors.As(err, &e) {
 		return lease, err
 	}
-	ended := k.ctx.Err()
+	ended := c.ctx.Err()
 	if ended != nil && errors.Is(err, ended) {
 		return nil, err
 	}
-	if k.last = e.Err; ended != nil {
-		return nil, k.cut()
+	if c.last = e.Err; ended != nil {
+		return nil, c.cut()
 	}
-	k.once = false
-	sh := k.queues.shard(k.s.name)
+	c.once = false
+	sh := c.sh
 	sh.mu.Lock()
-	w := k.join(k.queues.queueOf(sh, k.s.name))
-	if !k.queue.contender {
-		k.queue.refusal = k.last
+	w := c.join(c.queues.queueOf(sh, c.s.name))
+	if !c.queue.contender {
+		c.queue.refusal = c.last
 	}
-	k.queue.promote()
+	c.queue.promote()
 	sh.mu.Unlock()
-	return k.await(w)
+	return c.await(w)
 }
 
-// join takes the last place in g. sh.mu is held.
-func (k *contender) join(g *localQueue) *waiter {
-	k.queue = g
-	w := g.sh.waiter(k.ctx, k.s)
-	g.waiters.push(w)
+// join takes the last place in q. sh.mu is held.
+func (c *contender) join(q *localQueue) *waiter {
+	c.queue = q
+	w := q.sh.waiter(c.ctx, c.s)
+	q.waiters.push(w)
 	return w
 }
 
 // await receives what is delivered to w, or leaves the queue when ctx ends.
-func (k *contender) await(w *waiter) (*Lease, error) {
-	k.emitWaiting(func() { k.leave(w) })
-	if k.env.isClosed() {
+func (c *contender) await(w *waiter) (*Lease, error) {
+	c.emitWaiting(func() { c.leave(w) })
+	if c.env.isClosed() {
 		// Close may have emptied the queue before w joined it.
-		return nil, k.leaveQueue(w, fail(k.op, k.s.name, ErrClosed))
+		return nil, c.leaveQueue(w, fail(c.op, c.s.name, ErrClosed))
 	}
 	var d delivery
 	select {
 	case d = <-w.ch:
-	case <-k.ctx.Done():
-		return nil, k.leaveQueue(w, nil)
+	case <-c.ctx.Done():
+		return nil, c.leaveQueue(w, nil)
 	}
-	k.queue.sh.mu.Lock()
-	if k.ctx.Err() != nil {
-		k.last = k.queue.whyWaiting()
+	c.queue.sh.mu.Lock()
+	if c.ctx.Err() != nil {
+		c.last = c.queue.whyWaiting()
 	}
-	k.queue.sh.recycle(w)
-	k.queue.sh.mu.Unlock()
-	return k.receive(d)
+	c.queue.sh.recycle(w)
+	c.queue.sh.mu.Unlock()
+	return c.receive(d)
 }
 
 // receive accepts a delivery, or declines it if ctx has ended.
-func (k *contender) receive(d delivery) (*Lease, error) {
+func (c *contender) receive(d delivery) (*Lease, error) {
 	switch {
 	case d.err != nil:
-		return nil, k.giveUpWaiting(fail(k.op, k.s.name, d.err))
-	case k.ctx.Err() != nil:
-		k.decline(d)
-		return nil, k.giveUpWaiting(k.cut())
+		return nil, c.giveUpWaiting(fail(c.op, c.s.name, d.err))
+	case c.ctx.Err() != nil:
+		c.decline(d)
+		return nil, c.giveUpWaiting(c.cut())
 	case d.lease != nil:
-		if report := k.env.observer.HandedOff; report != nil {
-			e := k.event()
+		if report := c.env.observer.HandedOff; report != nil {
+			e := c.event()
 			e.Owner, e.Fence = d.lease.h.owner, d.lease.Fence()
-			emit(report, e, func() { unlockSilently(k.ctx, d.lease) })
+			emit(report, e, func() { unlockSilently(c.ctx, d.lease) })
 		}
 		return d.lease, nil
 	}
-	k.role = d.role
-	defer k.env.tasks.End() // begun with the delivery
-	return k.contend()
+	c.role = d.role
+	defer c.env.tasks.End() // begun with the delivery
+	return c.contend()
 }
 
 // leaveQueue leaves the queue with err, or with why the wait was cut short.
-func (k *contender) leaveQueue(w *waiter, err error) error {
-	last := k.leave(w)
+func (c *contender) leaveQueue(w *waiter, err error) error {
+	last := c.leave(w)
 	if err == nil {
-		k.last = last
-		err = k.cut()
+		c.last = last
+		err = c.cut()
 	}
-	return k.giveUpWaiting(err)
+	return c.giveUpWaiting(err)
 }
 
 // leave leaves the queue, and returns the last answer. It declines a delivery that came meanwhile.
-func (k *contender) leave(w *waiter) (last error) {
-	sh := k.queue.sh
+func (c *contender) leave(w *waiter) (last error) {
+	sh := c.queue.sh
 	sh.mu.Lock()
-	last = k.queue.whyWaiting()
+	last = c.queue.whyWaiting()
 	if w.queued {
-		k.queue.waiters.remove(w)
-		k.queue.promote()
+		c.queue.waiters.remove(w)
+		c.queue.promote()
 	} else {
 		d := <-w.ch
 		sh.mu.Unlock()
-		k.decline(d)
+		c.decline(d)
 		sh.mu.Lock()
 	}
 	sh.recycle(w)
@@ -558,18 +567,18 @@ func (k *contender) leave(w *waiter) (last error) {
 }
 
 // decline passes on the delivery to a caller that has given up.
-func (k *contender) decline(d delivery) {
+func (c *contender) decline(d delivery) {
 	switch {
 	case d.err != nil:
 	case d.lease != nil:
-		k.env.tasks.Begin()
-		go unlockDeclined(k.env, k.ctx, d.lease)
+		c.env.tasks.Begin()
+		go unlockDeclined(c.env, c.ctx, d.lease)
 	default:
-		last := cmp.Or(k.last, d.role.last)
-		k.role = d.role
-		k.pass()
-		k.env.tasks.End()
-		k.last = last
+		last := cmp.Or(c.last, d.role.last)
+		c.role = d.role
+		c.pass()
+		c.env.tasks.End()
+		c.last = last
 	}
 }
 

@@ -151,15 +151,6 @@ func (s *spec) sameRequest(o *spec) bool {
 		(s.revoked == nil) == (o.revoked == nil) && !s.ownMeta && !o.ownMeta
 }
 
-// trusted returns for how long a grant is trusted: without renewal for no longer than was
-// requested, also where the backend grants what is left of a session.
-func (s *spec) trusted(g driver.Grant) time.Duration {
-	if s.terms.Fixed {
-		return min(g.TTL, s.terms.TTL)
-	}
-	return g.TTL
-}
-
 // check returns what is wrong with a lock's name or options on this backend.
 func (s *spec) check(caps driver.Caps) error {
 	if err := checkName(s.name); err != nil {

@@ -169,7 +169,7 @@ func (l lock) waitOnce(ctx context.Context, op string) (*Lease, error) {
 	if err := l.check(ctx, op); err != nil {
 		return nil, err
 	}
-	k := &contender{env: &l.c.env, queues: &l.c.queues, s: l.s, op: op, ctx: ctx, start: l.c.now()}
+	c := &contender{env: &l.c.env, queues: &l.c.queues, sh: l.c.queues.shard(l.s.name), s: l.s, op: op, ctx: ctx, start: l.c.now()}
 	if outer := FromContext(ctx); outer != nil {
 		if lease := l.reenter(ctx, outer); lease != nil {
 			return lease, nil
@@ -178,12 +178,12 @@ func (l lock) waitOnce(ctx context.Context, op string) (*Lease, error) {
 		if err != nil {
 			return nil, fail(op, l.s.name, err)
 		}
-		k.nested = nested
+		c.nested = nested
 	}
-	if l.s.fair || k.nested != nil {
-		return k.contend()
+	if l.s.fair || c.nested != nil {
+		return c.contend()
 	}
-	return k.enqueue()
+	return c.enqueue()
 }
 
 // try makes one attempt.
@@ -195,10 +195,10 @@ func (l lock) try(ctx context.Context, op string) (*Lease, error) {
 		return lease, nil
 	}
 	start := l.c.now()
-	k, err := l.besideQueue(ctx, op)
+	c, err := l.besideQueue(ctx, op)
 	var lease *Lease
 	if err == nil {
-		lease, err = k.contend()
+		lease, err = c.contend()
 	}
 	if lease != nil {
 		if lost := lease.Err(); errors.Is(lost, ErrLost) { // another Owner may have been granted since
@@ -219,12 +219,12 @@ func (l lock) besideQueue(ctx context.Context, op string) (contender, error) {
 	sh := l.c.queues.shard(l.s.name)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	g := l.c.queues.queueOf(sh, l.s.name)
-	if err := g.busy(l.s.mode); err != nil {
+	q := l.c.queues.queueOf(sh, l.s.name)
+	if err := q.busy(l.s.mode); err != nil {
 		return contender{}, fail(op, l.s.name, err)
 	}
-	g.tries++
-	return contender{env: &l.c.env, queues: &l.c.queues, queue: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
+	q.tries++
+	return contender{env: &l.c.env, queues: &l.c.queues, sh: sh, queue: q, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
 }
 
 // check returns why the backend need not be called.

@@ -46,25 +46,25 @@ type queues struct {
 	seed   maphash.Seed
 }
 
-func (q *queues) init(e *env) {
-	q.seed = maphash.MakeSeed()
-	for i := range q.shards {
-		q.shards[i].env = e
-		q.shards[i].queues = map[string]*localQueue{}
+func (all *queues) init(e *env) {
+	all.seed = maphash.MakeSeed()
+	for i := range all.shards {
+		all.shards[i].env = e
+		all.shards[i].queues = map[string]*localQueue{}
 	}
 }
 
-func (q *queues) shard(name string) *shard {
-	return &q.shards[maphash.String(q.seed, name)%uint64(len(q.shards))]
+func (all *queues) shard(name string) *shard {
+	return &all.shards[maphash.String(all.seed, name)%uint64(len(all.shards))]
 }
 
 // dismiss answers every waiter with ErrClosed. Contenders see env.done themselves.
-func (q *queues) dismiss() {
-	for i := range q.shards {
-		s := &q.shards[i]
+func (all *queues) dismiss() {
+	for i := range all.shards {
+		s := &all.shards[i]
 		s.mu.Lock()
-		for _, g := range s.queues {
-			for w := g.waiters.pop(); w != nil; w = g.waiters.pop() {
+		for _, q := range s.queues {
+			for w := q.waiters.pop(); w != nil; w = q.waiters.pop() {
 				w.ch <- delivery{err: ErrClosed}
 			}
 		}
@@ -73,17 +73,17 @@ func (q *queues) dismiss() {
 }
 
 // queueOf finds or makes the queue of name, whose shard is sh. sh.mu is held.
-func (q *queues) queueOf(sh *shard, name string) *localQueue {
-	g := sh.queues[name]
-	if g == nil {
-		g = &localQueue{sh: sh, name: name}
-		hash := maphash.String(q.seed, name)
-		if g.history = *sh.historyOf(hash); g.history.hash != hash {
-			g.history = history{hash: hash, refused: longAgo, probed: longAgo, released: longAgo}
+func (all *queues) queueOf(sh *shard, name string) *localQueue {
+	q := sh.queues[name]
+	if q == nil {
+		q = &localQueue{sh: sh, name: name}
+		hash := maphash.String(all.seed, name)
+		if q.history = *sh.historyOf(hash); q.history.hash != hash {
+			q.history = history{hash: hash, refused: longAgo, probed: longAgo, released: longAgo}
 		}
-		sh.queues[name] = g
+		sh.queues[name] = q
 	}
-	return g
+	return q
 }
 
 func (sh *shard) historyOf(hash uint64) *history { return &sh.past[hash>>32%uint64(len(sh.past))] }
@@ -91,24 +91,24 @@ func (sh *shard) historyOf(hash uint64) *history { return &sh.past[hash>>32%uint
 // busy returns why a single attempt would be refused: this process holds the lock, or a caller in it
 // was refused before and waits. A reader may be let in beside what keeps out a writer of this process: only the backend
 // knows. sh.mu is held.
-func (g *localQueue) busy(mode Mode) error {
+func (q *localQueue) busy(mode Mode) error {
 	switch {
-	case g.held != nil:
-		return g.heldHere()
+	case q.held != nil:
+		return q.heldHere()
 	case mode == Read:
 		return nil
-	case errors.Is(g.refusal, ErrHeld) && (g.waiters.head != nil || g.contender):
-		return g.refusal
-	case g.waiters.head != nil:
+	case errors.Is(q.refusal, ErrHeld) && (q.waiters.head != nil || q.contender):
+		return q.refusal
+	case q.waiters.head != nil:
 		return &HeldError{}
 	}
 	return nil
 }
 
 // heldHere returns the refusal by a hold of this process. sh.mu is held.
-func (g *localQueue) heldHere() error {
-	h := g.held
-	holder := Holder{Owner: h.owner, Mode: h.mode, Held: g.sh.env.now() - h.since, Left: h.life.Trust() - g.sh.env.now(), Meta: h.s.meta}
+func (q *localQueue) heldHere() error {
+	h := q.held
+	holder := Holder{Owner: h.owner, Mode: h.mode, Held: q.sh.env.now() - h.since, Left: h.life.Trust() - q.sh.env.now(), Meta: h.s.meta}
 	if h.lease != nil {
 		holder.Fence = h.lease.Fence()
 	}
@@ -117,12 +117,12 @@ func (g *localQueue) heldHere() error {
 
 // handOff gives the hold to the next waiter if the bounds allow it: as a lease under the next
 // reserved fence, or as the role of the contender, which has it re-fenced. sh.mu is held.
-func (g *localQueue) handOff(h *hold) bool {
-	if g == nil || g.waiters.head == nil {
+func (q *localQueue) handOff(h *hold) bool {
+	if q == nil || q.waiters.head == nil {
 		return false
 	}
-	w, now := g.waiters.head, g.sh.env.now()
-	if g.contender || g.held != h || !w.s.canTakeOver(h.s) {
+	w, now := q.waiters.head, q.sh.env.now()
+	if q.contender || q.held != h || !w.s.canTakeOver(h.s) {
 		return false
 	}
 	if h.handoffs.count == 0 {
@@ -131,77 +131,78 @@ func (g *localQueue) handOff(h *hold) bool {
 	if h.handoffs.count >= h.env.opts.HandoffMax || now-h.handoffs.since >= h.env.opts.HandoffWindow {
 		return false
 	}
-	if h.state == downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.sh.env.watchdog.HandOff(&h.life, now) {
+	if h.state == downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !q.sh.env.watchdog.HandOff(&h.life, now) {
 		return false
 	}
 	if h.next > h.last {
 		// A revocation that arrives during a re-fence would find no hold.
-		return h.s.revoked == nil && g.handOffForRefence(h)
+		return h.s.revoked == nil && q.handOffForRefence(h)
 	}
 	h.handoffs.count++
-	g.waiters.pop()
+	q.waiters.pop()
 	w.ch <- delivery{lease: h.newLease(w.ctx, now)}
 	return true
 }
 
 // handOffForRefence makes the next waiter the contender, with the Owner that still holds. Its
 // attempt brings a greater fence for one round trip. sh.mu is held.
-func (g *localQueue) handOffForRefence(h *hold) bool {
-	if !g.sh.env.watchdog.RemoveIdle(&h.life) {
+func (q *localQueue) handOffForRefence(h *hold) bool {
+	if !q.sh.env.watchdog.RemoveIdle(&h.life) {
 		return false
 	}
 	h.become(ended, ErrReleased)
-	g.held = nil
-	g.contender = true
-	g.sh.env.tasks.Begin()
+	q.held = nil
+	q.contender = true
+	q.sh.env.tasks.Begin()
 	series := handoffs{h.handoffs.since, h.handoffs.count + 1}
-	g.waiters.pop().ch <- delivery{role: role{owner: h.owner, unknown: true, handoffs: series, last: &HeldError{}}}
+	q.waiters.pop().ch <- delivery{role: role{owner: h.owner, unknown: true, handoffs: series, last: &HeldError{}}}
 	return true
 }
 
 // giveBack lets the next waiter of this process become the contender: h has ended.
-func (g *localQueue) giveBack(h *hold) {
-	if g == nil {
+func (q *localQueue) giveBack(h *hold) {
+	if q == nil {
 		return
 	}
-	g.sh.mu.Lock()
-	defer g.sh.mu.Unlock()
-	if g.held == h {
-		g.held = nil
-		g.history.released = g.sh.env.now()
+	q.sh.mu.Lock()
+	defer q.sh.mu.Unlock()
+	if q.held == h {
+		q.held = nil
+		q.history.released = q.sh.env.now()
 		if h.revoked {
-			g.history.refused = g.history.released
+			q.history.refused = q.history.released
 		}
 	}
-	g.promote()
+	q.promote()
 }
 
 // promote makes the next waiter the contender if there is none and the process does not hold the
 // lock. It drops a queue that is not needed any more. sh.mu is held.
-func (g *localQueue) promote() {
-	if g.contender || g.held != nil {
+func (q *localQueue) promote() {
+	if q.contender || q.held != nil {
 		return
 	}
-	if w := g.waiters.pop(); w != nil {
-		g.contender = true
-		r := role{last: g.refusal, opening: g.history.opening(g.sh.env, w.s.mode, g.sh.env.now())}
-		g.sh.env.tasks.Begin()
+	if q.waiters.head != nil {
+		w := q.waiters.pop()
+		q.contender = true
+		r := role{last: q.refusal, opening: q.history.opening(q.sh.env, w.s.mode, q.sh.env.now())}
+		q.sh.env.tasks.Begin()
 		w.ch <- delivery{role: r}
 		return
 	}
-	if g.tries == 0 && g.sh.queues[g.name] == g {
-		delete(g.sh.queues, g.name)
-		*g.sh.historyOf(g.history.hash) = g.history
+	if q.tries == 0 && q.sh.queues[q.name] == q {
+		delete(q.sh.queues, q.name)
+		*q.sh.historyOf(q.history.hash) = q.history
 	}
 }
 
 // whyWaiting returns the last answer, as a waiter in the queue knows it. sh.mu is held.
-func (g *localQueue) whyWaiting() error {
-	if g.held != nil {
-		return g.heldHere()
+func (q *localQueue) whyWaiting() error {
+	if q.held != nil {
+		return q.heldHere()
 	}
-	if g.refusal != nil {
-		return g.refusal
+	if q.refusal != nil {
+		return q.refusal
 	}
 	return &HeldError{}
 }
@@ -289,6 +290,9 @@ func (sh *shard) recycle(w *waiter) {
 	}
 }
 
+// lately is how long another process that was seen is thought to be there; seldom is the pause between looks for one.
+const lately, seldom = time.Second, 20 * time.Millisecond
+
 // history records what other processes did with a lock. It is kept for a name, even
 // while no caller needs its queue.
 type history struct {
@@ -310,23 +314,23 @@ type opening struct {
 // release while others are still being notified. If another process was seen lately, the pause is long
 // enough to be notified of that process's release. Otherwise it is, now and then, just long enough to
 // find out whether there is another process. The mutex of the lock's shard is held.
-func (p *history) opening(e *env, mode Mode, now instant) opening {
-	const lately, seldom = time.Second, 20 * time.Millisecond
-	contended := now-p.refused < lately
-	rtt := min(p.rtt, 10*time.Millisecond)
+func (past *history) opening(e *env, mode Mode, now instant) opening {
+	contended := now-past.refused < lately
 	switch {
 	case e.caps.QueueingOf(mode) != driver.QueueNever:
 		return opening{arm: contended}
-	case now-p.released >= time.Millisecond:
+	case now-past.released >= time.Millisecond:
 		return opening{}
 	case contended:
-		return opening{arm: true, pause: 4*rtt + min(2*e.opts.HandoffWindow, 10*time.Millisecond)}
-	case now-p.probed < seldom:
+		return opening{arm: true, pause: 4*past.roundTrip() + min(2*e.opts.HandoffWindow, 10*time.Millisecond)}
+	case now-past.probed < seldom:
 		return opening{}
 	}
-	p.probed = now
+	past.probed = now
 	if _, pushed := e.backend.(driver.Watcher); pushed {
-		return opening{pause: 2*rtt + 100*time.Microsecond}
+		return opening{pause: 2*past.roundTrip() + 100*time.Microsecond}
 	}
 	return opening{pause: min(2*e.caps.Poll, 2*time.Millisecond)}
 }
+
+func (past *history) roundTrip() time.Duration { return min(past.rtt, 10*time.Millisecond) }

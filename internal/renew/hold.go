@@ -54,7 +54,18 @@ type Holder interface {
 	Answered(err error, left time.Duration)
 }
 
-// Hold is the Watchdog's part of a hold. The zero value is not watched.
+// Hold is the Watchdog's part of a hold. The zero value is not watched. Its renewal is in one of these states:
+//
+//	state      what is so then                                      what moves it on
+//	unwatched  index is -1, or there is no holder                   Add: planned
+//	planned    it is in the queue; next is when to renew it, or     the time: in flight; after no answer: waiting
+//	           never, if it is fixed, or ends by MaxHold before     Claim: in flight
+//	waiting    it is due again, and in Watchdog.retry until         a call: in flight. Claim, Keep: planned
+//	           another call may be made
+//	in flight  round is a call of Renew, or of a Claim; next is     an answer, or none in time: planned. ErrLost: unwatched
+//	           never
+//
+// From each state the end of trust, Remove, RemoveIdle, Forget and Close lead to unwatched. An answer that comes then moves nothing.
 type Hold struct {
 	holder Holder
 	terms  *Terms
@@ -71,7 +82,6 @@ type Hold struct {
 	unknown error         // the error of the last renewal, which had no answer
 	tries   int32         // renewals without an answer, in a row
 	capped  bool          // limit comes before granted
-	fixed   bool          // it is not renewed by itself
 	kept    bool          // its leases have ended
 	waiting *list.Element // in Watchdog.retry; nil if it is not
 }
@@ -85,11 +95,14 @@ func (h *Hold) extendTrust(start instant, ttl time.Duration) {
 	h.granted = max(start+ttl-h.terms.Margin, h.granted)
 	h.tries, h.unknown = 0, nil
 	h.due = never
-	if !h.fixed {
+	if !h.fixed() {
 		h.due = start + min(ttl/3, (ttl-h.terms.Margin)/2)
 	}
 	h.setEnd()
 }
+
+// fixed reports whether it is not renewed by itself.
+func (h *Hold) fixed() bool { return h.terms.Fixed && !h.kept }
 
 func (h *Hold) setEnd() {
 	h.capped = h.granted >= h.limit
@@ -127,7 +140,7 @@ func (h *Hold) whyEnded() error {
 // retryLater plans another renewal after one without an answer.
 func (h *Hold) retryLater(now instant, err error) {
 	h.unknown = err
-	if h.fixed || h.capped {
+	if h.fixed() || h.capped {
 		return
 	}
 	pause := wait.Jitter(wait.Backoff(int(h.tries), h.ttl/60, h.ttl/12))

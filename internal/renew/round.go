@@ -240,7 +240,7 @@ func (w *Watchdog) apply(h *Hold, start instant, request driver.Hold, err error)
 	if err != nil {
 		h.retryLater(w.Now(), err)
 	} else {
-		if !h.fixed && !h.kept {
+		if !h.terms.Fixed && !h.kept {
 			h.ttl = max(h.ttl, request.TTL)
 		}
 		h.extendTrust(start, request.TTL)

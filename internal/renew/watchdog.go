@@ -49,7 +49,7 @@ func (w *Watchdog) Add(h *Hold, holder Holder, terms *Terms, start instant, ttl 
 	if w.closed {
 		return false
 	}
-	h.holder, h.terms, h.index, h.ttl, h.fixed, h.limit = holder, terms, -1, terms.TTL, terms.Fixed, never
+	h.holder, h.terms, h.index, h.ttl, h.limit = holder, terms, -1, terms.TTL, never
 	if terms.MaxHold > 0 {
 		h.limit = start + terms.MaxHold
 	}
@@ -88,7 +88,7 @@ func (w *Watchdog) Keep(h *Hold) {
 	}
 	w.leaveRetry(h)
 	now := w.Now()
-	h.kept, h.fixed, h.ttl, h.limit = true, false, h.terms.TTL, never
+	h.kept, h.ttl, h.limit = true, h.terms.TTL, never
 	h.due = min(h.due, now+(h.granted-now)/2)
 	h.setEnd()
 	w.reschedule(h)
