@@ -3,6 +3,7 @@ package distlock_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -249,4 +250,137 @@ func TestDowngradeWithoutAnswerThenInvalid(t *testing.T) {
 		synctest.Wait()
 		free(t, c, "x")
 	})
+}
+
+func TestDowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c := client(t, store.Connect(), nil)
+		rw := c.RWMutex("x")
+		lease := mustLock(t, rw)
+		before := lease.Fence()
+		readers := make(chan *distlock.Lease, 3)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				l, err := rw.RLock(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				readers <- l
+			})
+		}
+		synctest.Wait()
+		if err := lease.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if lease.Mode() != distlock.Read || lease.Fence() <= before {
+			t.Errorf("after Downgrade: %v, fence %d after %d", lease.Mode(), lease.Fence(), before)
+		}
+		wg.Wait()
+		if _, err := client(t, store.Connect(), nil).RWMutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
+			t.Errorf("a writer beside readers: %v", err)
+		}
+		time.Sleep(time.Minute) // renewed as a reader
+		mustUnlock(t, lease)
+		for range 3 {
+			mustUnlock(t, <-readers)
+		}
+		if err := mustLockThen(t, c.Mutex("y")).Downgrade(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
+			t.Errorf("Downgrade of a mutex: %v, want ErrInvalid", err)
+		}
+		free(t, c, "x")
+	})
+}
+
+// A downgrade without an answer may have happened or not. The lease is lost, and the backend's hold
+// is released.
+func TestDowngradeWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.RWMutex("x"))
+		r.set(func(r *rig) {
+			r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+				next(ctx, req)
+				return driver.Grant{}, errNetwork
+			}
+		})
+		if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Downgrade: %v, want ErrLost", err)
+		}
+		synctest.Wait() // the watchdog, whose trust ends at the same instant, may be the one that ends it
+		if lease.Context().Err() == nil {
+			t.Error("the lease's context has not ended")
+		}
+		time.Sleep(time.Second)
+		free(t, c, "x")
+	})
+}
+
+// A backend that has reported a hold's end may still grant a downgrade, to an Owner that it no
+// longer knows. That grant must not remain.
+func TestDowngradeOfALostHoldLeavesNothing(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig()
+			c := client(t, r, nil)
+			var lost func()
+			r.set(func(r *rig) {
+				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+					if req.Mode == driver.Write {
+						lost = req.OnLost
+						return next(ctx, req)
+					}
+					r.Backend.Release(ctx, driver.Hold{Name: req.Name, Owner: req.Owner, Mode: driver.Write})
+					if !late {
+						lost()
+						synctest.Wait()
+					}
+					return next(ctx, req)
+				}
+			})
+			lease := mustLock(t, c.RWMutex("x"))
+			err := lease.Downgrade(t.Context())
+			if late {
+				lost()
+			} else if !errors.Is(err, distlock.ErrLost) {
+				t.Errorf("Downgrade: %v, want ErrLost", err)
+			}
+			time.Sleep(time.Second)
+			if lease.Context().Err() == nil {
+				t.Error("the lease's context has not ended")
+			}
+			_ = lease.Unlock(t.Context()) // too late to return another error
+			time.Sleep(time.Second)
+			free(t, c, "x")
+		})
+	}
+}
+
+// A downgrade that has released its Owner is a loss.
+func TestDowngradeThatReleasedItsOwner(t *testing.T) {
+	for what, cause := range map[string]error{"refused": driver.ErrInvalid, "unknown": errNetwork} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig()
+				var readers []string
+				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+					if req.Mode != driver.Read {
+						return next(ctx, req)
+					}
+					readers = append(readers, req.Owner)
+					_ = r.Backend.Release(ctx, req.Hold)
+					return driver.Grant{}, driver.Spent(cause)
+				}
+				lease := mustLock(t, client(t, r, nil).RWMutex("x"))
+				if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) || lease.Err() == nil {
+					t.Errorf("%v; the lease: %v", err, lease.Err())
+				}
+				if len(readers) != 1 {
+					t.Errorf("%d attempts by the Owner that was released", len(readers))
+				}
+			})
+		})
+	}
 }

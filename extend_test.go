@@ -152,3 +152,45 @@ func TestExtendAfterUnlockHasBegun(t *testing.T) {
 		}
 	})
 }
+
+// A backend never shortens the life of a hold. So a hold that would outlive the core's trust in it
+// is released at the end. Others get the lock a TTL after it was last held.
+func TestNothingOutlivesAnUnansweredExtend(t *testing.T) {
+	for what, test := range map[string]struct {
+		opts []distlock.LockOption
+		deaf bool          // no later renewal has an answer
+		want time.Duration // when others get the lock
+	}{
+		"fixed":      {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
+		"MaxHold":    {opts: []distlock.LockOption{distlock.MaxHold(2 * time.Hour)}, want: 2*time.Hour + time.Second},
+		"no answers": {deaf: true, want: ttl},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				r := &rig{Backend: store.Connect()}
+				c, other := client(t, r, nil), client(t, store.Connect(), nil)
+				start := time.Now()
+				lease := mustLock(t, c.Mutex("x", test.opts...))
+				r.set(func(r *rig) {
+					r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+						next(ctx, holds)
+						return allErrors(holds, errNetwork)
+					}
+				})
+				if err := lease.Extend(t.Context(), time.Hour+30*time.Minute); !errors.Is(err, distlock.ErrUnavailable) {
+					t.Fatalf("Extend: %v, want ErrUnavailable", err)
+				}
+				if !test.deaf {
+					r.set(func(r *rig) { r.renew = nil })
+				}
+				next := mustLock(t, other.Mutex("x"))
+				within(t, "the next holder came", time.Since(start), test.want, time.Second)
+				if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
+					t.Errorf("the lease: %v", err)
+				}
+				mustUnlock(t, next)
+			})
+		})
+	}
+}

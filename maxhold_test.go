@@ -141,3 +141,19 @@ func TestUnlockWhenMaxHoldEnds(t *testing.T) {
 		}
 	})
 }
+
+// MaxHold ends an extended lease for others too, at most a TTL later.
+func TestMaxHoldOfAnExtendedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.MaxHold(time.Hour)))
+		if err := lease.Extend(t.Context(), 50*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		next := mustLock(t, other.Mutex("x"))
+		within(t, "the next holder came", time.Since(start), time.Hour, ttl)
+		mustUnlock(t, next)
+	})
+}

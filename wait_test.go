@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,52 +74,5 @@ func TestRetryAfterCenturies(t *testing.T) {
 		if n := b.acquires.Load(); n > 1000 {
 			t.Errorf("%d attempts in ten seconds", n)
 		}
-	})
-}
-
-// A first attempt without an answer is reported once, and as unavailable. The cause of the context does not decide that.
-func TestReaderWithoutAnAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig()
-		r.acquire = func(ctx context.Context, _ driver.Request, _ acquirer) (driver.Grant, error) {
-			<-ctx.Done()
-			return driver.Grant{}, ctx.Err()
-		}
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, distlock.ErrLost)
-		defer cancel()
-		_, err := client(t, r, nil).RWMutex("x").RLock(ctx)
-		e := (*distlock.Error)(nil)
-		if !errors.As(err, &e) || e.Kind != distlock.ErrUnavailable || strings.Count(err.Error(), "while waiting") != 1 {
-			t.Errorf("got %v", err)
-		}
-	})
-}
-
-// A reader that waits knows the answer to its first attempt, which it has made beside the queue.
-func TestReaderKnowsItsFirstAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memlock.NewStore()
-		writer := mustLock(t, client(t, store.Connect(), nil).RWMutex("x"))
-		r := &rig{Backend: store.Connect()}
-		var attempts atomic.Int32
-		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
-			if attempts.Add(1) > 1 {
-				<-ctx.Done()
-				return driver.Grant{}, ctx.Err()
-			}
-			return next(ctx, req)
-		}
-		var waits []distlock.Event
-		c := client(t, r, &distlock.Options{Observer: &distlock.Observer{Waiting: func(e distlock.Event) { waits = append(waits, e) }}})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := c.RWMutex("x").RLock(ctx)
-		if !errors.Is(err, distlock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v; want that it is held, and the deadline", err)
-		}
-		if len(waits) != 1 || waits[0].Blocker == nil {
-			t.Errorf("it waits for %+v; want the writer", waits)
-		}
-		mustUnlock(t, writer)
 	})
 }

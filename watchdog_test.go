@@ -416,22 +416,49 @@ func TestExtendUnanswered(t *testing.T) {
 	})
 }
 
-func TestMinHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memlock.NewStore()
-		c := client(t, store.Connect(), nil)
-		other := client(t, store.Connect(), nil)
-		start := time.Now()
-		lease := mustLock(t, c.Mutex("x", distlock.MinHold(10*time.Second)))
-		time.Sleep(3 * time.Second)
-		mustUnlock(t, lease)
-		within(t, "unlock", time.Since(start), 3*time.Second, 0)
-		mustUnlock(t, mustLock(t, other.Mutex("x")))
-		within(t, "next holder", time.Since(start), 10*time.Second, 100*time.Millisecond)
-
-		lease = mustLock(t, c.Mutex("x", distlock.MinHold(time.Second)))
-		time.Sleep(2 * time.Second)
-		mustUnlock(t, lease)
-		free(t, c, "x")
-	})
+// A lease without renewal is trusted for no longer than its TTL, even if the backend grants the
+// remaining time of a session.
+func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
+	for what, take := range map[string]func(*testing.T, *distlock.Client) *distlock.Lease{
+		"lock": func(t *testing.T, c *distlock.Client) *distlock.Lease {
+			return mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
+		},
+		"several": func(t *testing.T, c *distlock.Client) *distlock.Lease {
+			m, err := distlock.Multi(c.RWMutex("x", distlock.WithoutRenewal()), c.Mutex("y")).TryLock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.Leases()[0]
+		},
+		"downgrade": func(t *testing.T, c *distlock.Client) *distlock.Lease {
+			l := mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
+			if err := l.Downgrade(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				r := newSession(store)
+				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+					req.TTL *= 2 // the remaining time of the session
+					return next(ctx, req)
+				}
+				c, other := client(t, r, nil), client(t, store.Connect(), nil)
+				start := time.Now()
+				l := take(t, c)
+				ended := make(chan time.Duration, 1)
+				go func() {
+					<-l.Context().Done()
+					ended <- time.Since(start)
+				}()
+				next := mustLock(t, other.RWMutex("x"))
+				within(t, "free for others", time.Since(start), ttl, 100*time.Millisecond)
+				within(t, "lost", <-ended, ttl-time.Second, 0)
+				mustUnlock(t, next)
+			})
+		})
+	}
 }

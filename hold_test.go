@@ -291,13 +291,6 @@ func TestExtendBeyondMaxHold(t *testing.T) {
 	mustUnlock(t, lease)
 }
 
-// The same lock through two clients of one coordinator is the same lock.
-func TestMultiOfOneLockTwice(t *testing.T) {
-	store := memlock.NewStore()
-	a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
-	expect.Be(t, expect.Err(distlock.Multi(a.Mutex("x"), b.Mutex("x")).Lock(t.Context())), distlock.ErrInvalid, "Lock")
-}
-
 // tracked is a rig that notices two calls at once for one Owner.
 type tracked struct {
 	*rig

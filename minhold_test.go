@@ -16,102 +16,6 @@ import (
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
-// The end of a hold, and the rest of it at the backend.
-
-// A lease without renewal is trusted for no longer than its TTL, even if the backend grants the
-// remaining time of a session.
-func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
-	for what, take := range map[string]func(*testing.T, *distlock.Client) *distlock.Lease{
-		"lock": func(t *testing.T, c *distlock.Client) *distlock.Lease {
-			return mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
-		},
-		"several": func(t *testing.T, c *distlock.Client) *distlock.Lease {
-			m := must.Get(distlock.Multi(c.RWMutex("x", distlock.WithoutRenewal()), c.Mutex("y")).TryLock(t.Context()))(t)
-			return m.Leases()[0]
-		},
-		"downgrade": func(t *testing.T, c *distlock.Client) *distlock.Lease {
-			l := mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
-			must.OK(t, l.Downgrade(t.Context()))
-			return l
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := memlock.NewStore()
-				r := newSession(store)
-				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
-					req.TTL *= 2 // the remaining time of the session
-					return next(ctx, req)
-				}
-				c, other := client(t, r, nil), client(t, store.Connect(), nil)
-				start := time.Now()
-				l := take(t, c)
-				ended := make(chan time.Duration, 1)
-				go func() {
-					<-l.Context().Done()
-					ended <- time.Since(start)
-				}()
-				next := mustLock(t, other.RWMutex("x"))
-				within(t, "free for others", time.Since(start), ttl, 100*time.Millisecond)
-				within(t, "lost", <-ended, ttl-time.Second, 0)
-				mustUnlock(t, next)
-			})
-		})
-	}
-}
-
-// A backend never shortens the life of a hold. So a hold that would outlive the core's trust in it
-// is released at the end. Others get the lock a TTL after it was last held.
-func TestNothingOutlivesAnUnansweredExtend(t *testing.T) {
-	for what, test := range map[string]struct {
-		opts []distlock.LockOption
-		deaf bool          // no later renewal has an answer
-		want time.Duration // when others get the lock
-	}{
-		"fixed":      {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
-		"MaxHold":    {opts: []distlock.LockOption{distlock.MaxHold(2 * time.Hour)}, want: 2*time.Hour + time.Second},
-		"no answers": {deaf: true, want: ttl},
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := memlock.NewStore()
-				r := &rig{Backend: store.Connect()}
-				c, other := client(t, r, nil), client(t, store.Connect(), nil)
-				start := time.Now()
-				lease := mustLock(t, c.Mutex("x", test.opts...))
-				r.set(func(r *rig) {
-					r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
-						next(ctx, holds)
-						return allErrors(holds, errNetwork)
-					}
-				})
-				must.Be(t, lease.Extend(t.Context(), time.Hour+30*time.Minute), distlock.ErrUnavailable, "Extend")
-				if !test.deaf {
-					r.set(func(r *rig) { r.renew = nil })
-				}
-				next := mustLock(t, other.Mutex("x"))
-				within(t, "the next holder came", time.Since(start), test.want, time.Second)
-				expect.Be(t, lease.Err(), distlock.ErrLost, "the lease")
-				mustUnlock(t, next)
-			})
-		})
-	}
-}
-
-// MaxHold ends an extended lease for others too, at most a TTL later.
-func TestMaxHoldOfAnExtendedLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memlock.NewStore()
-		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
-		start := time.Now()
-		lease := mustLock(t, c.Mutex("x", distlock.MaxHold(time.Hour)))
-		must.OK(t, lease.Extend(t.Context(), 50*time.Minute))
-		next := mustLock(t, other.Mutex("x"))
-		within(t, "the next holder came", time.Since(start), time.Hour, ttl)
-		mustUnlock(t, next)
-	})
-}
-
 // A lease that MinHold keeps after an Extend ends with MinHold, also if the backend does not
 // answer for a while.
 func TestMinHoldOfAnExtendedLease(t *testing.T) {
@@ -294,3 +198,25 @@ func TestMinHoldOfAProgramThatEnds(t *testing.T) {
 		})
 	}
 }
+
+func TestMinHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c := client(t, store.Connect(), nil)
+		other := client(t, store.Connect(), nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.MinHold(10*time.Second)))
+		time.Sleep(3 * time.Second)
+		mustUnlock(t, lease)
+		within(t, "unlock", time.Since(start), 3*time.Second, 0)
+		mustUnlock(t, mustLock(t, other.Mutex("x")))
+		within(t, "next holder", time.Since(start), 10*time.Second, 100*time.Millisecond)
+
+		lease = mustLock(t, c.Mutex("x", distlock.MinHold(time.Second)))
+		time.Sleep(2 * time.Second)
+		mustUnlock(t, lease)
+		free(t, c, "x")
+	})
+}
+
+// The end of a hold, and the rest of it at the backend.

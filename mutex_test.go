@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -155,47 +156,68 @@ func TestHammerTries(t *testing.T) {
 	free(t, c, "x")
 }
 
-// TestHammerShared: readers, writers and permits, in real time.
-func TestHammerShared(t *testing.T) {
-	store := memlock.NewStore()
-	var readers, writers atomic.Int64
-	var permits guarded
-	var wg sync.WaitGroup
-	for range 2 {
-		c := client(t, store.Connect(), nil)
-		rw, sem := c.RWMutex("rw"), c.Semaphore("sem", 3)
-		for i := range 8 {
-			wg.Go(func() {
-				for range 50 {
-					shareOnce(t, rw, i%4 == 0, &readers, &writers)
-					if err := sem.Do(t.Context(), func(ctx context.Context) error {
-						permits.enter(t, distlock.Fence(ctx), 3)
-						permits.leave()
-						return nil
-					}); err != nil {
-						t.Errorf("permit: %v", err)
-					}
-				}
+// A caller that would wait for itself gets an error at once. It says what to do.
+func TestWaitForOneself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+		rw := c.RWMutex("rw")
+		again := c.RWMutex("rw", distlock.Reentrant())
+		for what, test := range map[string]struct {
+			outer, inner func(context.Context, func(context.Context) error) error
+			says         string
+		}{
+			"a mutex":                      {c.Mutex("m").Do, c.Mutex("m").Do, "Reentrant"},
+			"a mutex, by another client":   {c.Mutex("m").Do, other.Mutex("m").Do, "Reentrant"},
+			"a writer":                     {rw.Do, rw.Do, "Reentrant"},
+			"a reader that wants to write": {rw.RDo, rw.Do, "Reentrant"},
+			"a re-entrant reader":          {again.RDo, again.Do, "unlock it first"},
+			"a writer that wants to read":  {rw.Do, rw.RDo, "Reentrant"},
+			"the only permit":              {c.Semaphore("s", 1).Do, c.Semaphore("s", 1).Do, "Reentrant"},
+		} {
+			err := test.outer(t.Context(), func(ctx context.Context) error {
+				return test.inner(ctx, func(context.Context) error { return nil })
 			})
+			if !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), "wait for itself") || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%s: got %v; want an error that names the cause and %q", what, err, test.says)
+			}
 		}
-	}
-	wg.Wait()
+	})
 }
 
-func shareOnce(t *testing.T, rw *distlock.RWMutex, write bool, readers, writers *atomic.Int64) {
-	do, mine := rw.RDo, readers
-	if write {
-		do, mine = rw.Do, writers
-	}
-	err := do(t.Context(), func(context.Context) error {
-		mine.Add(1)
-		if w, r := writers.Load(), readers.Load(); w > 1 || w == 1 && r > 0 {
-			t.Errorf("%d writers beside %d readers", w, r)
+// A caller that does not wait for itself is granted as before.
+func TestNoWaitForOneself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, memlock.New(), nil)
+		rw := c.RWMutex("rw")
+		for what, test := range map[string]struct {
+			outer, inner func(context.Context, func(context.Context) error) error
+		}{
+			"another lock":   {c.Mutex("m").Do, c.Mutex("n").Do},
+			"readers":        {rw.RDo, rw.RDo},
+			"another permit": {c.Semaphore("s", 2).Do, c.Semaphore("s", 2).Do},
+			"re-entrant":     {c.Mutex("r", distlock.Reentrant()).Do, c.Mutex("r", distlock.Reentrant()).Do},
+		} {
+			ran := false
+			err := test.outer(t.Context(), func(ctx context.Context) error {
+				return test.inner(ctx, func(context.Context) error { ran = true; return nil })
+			})
+			if err != nil || !ran {
+				t.Errorf("%s: got %v, ran %v", what, err, ran)
+			}
 		}
-		mine.Add(-1)
-		return nil
+		err := c.Mutex("m").Do(t.Context(), func(ctx context.Context) error {
+			_, err := c.Mutex("m").TryLock(ctx)
+			return err
+		})
+		if !errors.Is(err, distlock.ErrHeld) {
+			t.Errorf("a try, which does not wait: got %v; want ErrHeld", err)
+		}
+		lease := mustLock(t, c.Mutex("m"))
+		ctx := context.WithoutCancel(lease.Context())
+		mustUnlock(t, lease)
+		if _, err := c.Mutex("m").Lock(ctx); err != nil {
+			t.Errorf("after the outer lease has ended: %v", err)
+		}
 	})
-	if err != nil {
-		t.Errorf("rw: %v", err)
-	}
 }
