@@ -108,7 +108,7 @@ func (c *contender) contend() (*Lease, error) {
 	if c.env.isClosed() {
 		return nil, c.giveUp(fail(c.op, c.s.name, ErrClosed))
 	}
-	if c.opening != (opening{}) {
+	if c.firstStep != (firstStep{}) {
 		if err := c.open(); err != nil {
 			return nil, c.giveUp(err)
 		}
@@ -152,13 +152,13 @@ func (c *contender) contend() (*Lease, error) {
 
 // open does what comes before the first attempt.
 func (c *contender) open() error {
-	if c.opening.arm {
+	if c.firstStep.arm {
 		c.arm()
 	}
-	if c.opening.pause == 0 {
+	if c.firstStep.pause == 0 {
 		return nil
 	}
-	return c.pause(c.opening.pause)
+	return c.pause(c.firstStep.pause)
 }
 
 // attempt calls the backend once.
@@ -413,7 +413,7 @@ func (c *contender) pass() {
 		return
 	}
 	q.waiters.pop()
-	c.opening = opening{}
+	c.firstStep = firstStep{}
 	c.env.tasks.Begin()
 	w.ch <- delivery{role: c.role}
 	q.sh.mu.Unlock()
@@ -445,7 +445,7 @@ func (c *contender) enqueue() (*Lease, error) {
 	if !q.contender && q.held == nil && q.waiters.head == nil {
 		if c.s.alone {
 			q.contender, q.refusal = true, nil
-			c.opening = q.history.opening(c.env, c.s.mode, c.start)
+			c.firstStep = q.history.firstStep(c.env, c.s.mode, c.start)
 			sh.mu.Unlock()
 			return c.contend()
 		}

@@ -31,7 +31,7 @@ func (h *hold) changeToReader(ctx context.Context, l *Lease) (reports []func(), 
 	defer h.endDowngrade()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
+	reserved, err := h.env.watchdog.Reserve(ctx, stop, &h.life)
 	if err != nil {
 		return nil, err
 	}
@@ -43,14 +43,14 @@ func (h *hold) changeToReader(ctx context.Context, l *Lease) (reports []func(), 
 		before, changed = h.becomeReader(l, grant)
 	}
 	if changed {
-		claim.End(start, h.s.trusted(grant))
+		reserved.End(start, h.s.trusted(grant))
 		reports = append(reports, func() { emit(h.env.observer.Downgraded, before, nil) })
 		if h.env.now() < h.life.Trust() {
 			return reports, nil
 		}
 		err = renew.ErrDeadline
 	} else {
-		claim.End(0, 0)
+		reserved.End(0, 0)
 	}
 	if driver.Final(err) {
 		return nil, err // nothing has changed

@@ -28,9 +28,9 @@ func (c *Client) Election(name string, opts ...LockOption) *Election {
 	return &Election{lock{c, c.newSpec(name, Exclusive, 0, opts)}}
 }
 
-// turn is how long a candidate that gave up its term stays away. A free lock is kept that long for the
+// away is how long a candidate that gave up its term stays away. A free lock is kept that long for the
 // first in its queue, and without a queue, every waiter makes an attempt within it.
-const turn = driver.TurnLife
+const away = driver.TurnLife
 
 // Lead campaigns until it is elected, calls lead, and resigns when lead returns. Then it campaigns
 // again. It never returns nil.
@@ -117,7 +117,7 @@ func (e *Election) revocable(ask func()) lock {
 
 // standAside lets the other candidates have their turn.
 func (e *Election) standAside(ctx context.Context) error {
-	t := time.NewTimer(turn)
+	t := time.NewTimer(away)
 	defer t.Stop()
 	select {
 	case <-t.C:

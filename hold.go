@@ -91,7 +91,7 @@ func (h *hold) requestTTL(l *Lease, ttl time.Duration) error {
 	return nil
 }
 
-// Request returns the hold as the backend knows it. Its mode changes only under a claim, when there
+// Request returns the hold as the backend knows it. Its mode changes only for a reservation, when there
 // is no other request for it.
 func (h *hold) Request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
@@ -373,22 +373,22 @@ func (h *hold) lostError(why error) error {
 func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 	ctx, stop := context.WithTimeout(ctx, h.s.terms.CallTimeout)
 	defer stop()
-	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
+	reserved, err := h.env.watchdog.Reserve(ctx, stop, &h.life)
 	if errors.Is(err, ErrLost) {
 		return cmp.Or(l.Err(), err) // Unlock may have come first
 	}
 	if err != nil {
 		return err
 	}
-	ttl, err := claim.Extension(d)
+	ttl, err := reserved.Extension(d)
 	if err == nil && ttl > 0 {
 		err = h.requestTTL(l, ttl)
 	}
 	if err != nil || ttl == 0 {
-		claim.End(0, 0)
+		reserved.End(0, 0)
 		return err
 	}
-	err = claim.Renew(ttl)
+	err = reserved.Renew(ttl)
 	if errors.Is(err, ErrLost) {
 		h.settle()
 		return cmp.Or(l.Err(), err) // Unlock may have come meanwhile

@@ -43,19 +43,19 @@ func (h *hold) prolong(ctx context.Context) error {
 func (h *hold) prolongOnce(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, h.s.terms.CallTimeout)
 	defer stop()
-	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
+	reserved, err := h.env.watchdog.Reserve(ctx, stop, &h.life)
 	if err != nil {
 		return err
 	}
 	// The margin is no part of the life that is left at the backend.
-	ttl, err := claim.Extension(h.minHoldLeft() - h.s.terms.Margin)
+	ttl, err := reserved.Extension(h.minHoldLeft() - h.s.terms.Margin)
 	if err != nil || ttl == 0 {
-		claim.End(0, 0)
+		reserved.End(0, 0)
 		return err
 	}
 	ttl = max(ttl, h.env.caps.MinTTL)
 	h.sh.mu.Lock()
 	h.longestTTL.Store(int64(max(h.requestedTTL(), ttl)))
 	h.sh.mu.Unlock()
-	return claim.Renew(ttl)
+	return reserved.Renew(ttl)
 }

@@ -77,7 +77,7 @@ type Event struct {
 
 // emit calls f, which is the user's, and may panic or end the goroutine. Then the panic continues, after undo, if that is
 // not nil: it ends what the caller was about to do next, or to return. What happened is complete before: no mutex is
-// held, no claim, and no role in a queue that undo does not pass on.
+// held, no reservation, and no role in a queue that undo does not pass on.
 func emit(f func(Event), e Event, undo func()) {
 	if f == nil {
 		return

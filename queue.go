@@ -185,7 +185,7 @@ func (q *localQueue) promote() {
 	if q.waiters.head != nil {
 		w := q.waiters.pop()
 		q.contender = true
-		r := role{last: q.refusal, opening: q.history.opening(q.sh.env, w.s.mode, q.sh.env.now())}
+		r := role{last: q.refusal, firstStep: q.history.firstStep(q.sh.env, w.s.mode, q.sh.env.now())}
 		q.sh.env.tasks.Begin()
 		w.ch <- delivery{role: r}
 		return
@@ -216,13 +216,13 @@ type delivery struct {
 
 // role is passed on from one contender to the next.
 type role struct {
-	owner    string        // an Owner to try with; empty: a fresh one
-	watch    *driver.Watch // armed for owner, or nil
-	revoke   *revocation   // a revocation of owner's hold; nil if it is not Revocable
-	handoffs handoffs      // of owner's hold
-	last     error         // the last answer
-	opening  opening       // before the first attempt
-	unknown  bool          // the backend may know owner: it must be granted or released
+	owner     string        // an Owner to try with; empty: a fresh one
+	watch     *driver.Watch // armed for owner, or nil
+	revoke    *revocation   // a revocation of owner's hold; nil if it is not Revocable
+	handoffs  handoffs      // of owner's hold
+	last      error         // the last answer
+	firstStep firstStep     // before the first attempt
+	unknown   bool          // the backend may know owner: it must be granted or released
 }
 
 // waiter is a place in the queue.
@@ -303,34 +303,34 @@ type history struct {
 	rtt      time.Duration // of the last grant
 }
 
-// opening is the first step of a contender, before its first attempt.
-type opening struct {
+// firstStep is the first step of a contender, before its first attempt.
+type firstStep struct {
 	arm   bool          // arm the watch, since the attempt is likely to be refused: that saves another one
 	pause time.Duration // let others go first
 }
 
-// opening returns how the next contender begins. Where waiters have no queue at the backend, a process
+// firstStep returns how the next contender begins. Where waiters have no queue at the backend, a process
 // that has just released pauses, or else it would win nearly every race: its attempt follows its
 // release while others are still being notified. If another process was seen lately, the pause is long
 // enough to be notified of that process's release. Otherwise it is, now and then, just long enough to
 // find out whether there is another process. The mutex of the lock's shard is held.
-func (past *history) opening(e *env, mode Mode, now instant) opening {
+func (past *history) firstStep(e *env, mode Mode, now instant) firstStep {
 	contended := now-past.refused < lately
 	switch {
 	case e.caps.QueueingOf(mode) != driver.QueueNever:
-		return opening{arm: contended}
+		return firstStep{arm: contended}
 	case now-past.released >= time.Millisecond:
-		return opening{}
+		return firstStep{}
 	case contended:
-		return opening{arm: true, pause: 4*past.roundTrip() + min(2*e.opts.HandoffWindow, 10*time.Millisecond)}
+		return firstStep{arm: true, pause: 4*past.roundTrip() + min(2*e.opts.HandoffWindow, 10*time.Millisecond)}
 	case now-past.probed < seldom:
-		return opening{}
+		return firstStep{}
 	}
 	past.probed = now
 	if _, pushed := e.backend.(driver.Watcher); pushed {
-		return opening{pause: 2*past.roundTrip() + 100*time.Microsecond}
+		return firstStep{pause: 2*past.roundTrip() + 100*time.Microsecond}
 	}
-	return opening{pause: min(2*e.caps.Poll, 2*time.Millisecond)}
+	return firstStep{pause: min(2*e.caps.Poll, 2*time.Millisecond)}
 }
 
 func (past *history) roundTrip() time.Duration { return min(past.rtt, 10*time.Millisecond) }

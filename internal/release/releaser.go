@@ -53,7 +53,7 @@ type pending struct {
 	hold  driver.Hold
 	end   time.Duration // by then the hold has ended by its TTL
 	tries int
-	turn  uint64 // orders releases with as many tries
+	order uint64 // among releases with as many tries
 }
 
 // Config configures a Releaser.
@@ -118,19 +118,19 @@ func (r *Releaser) add(h driver.Hold) {
 }
 
 // put queues a release and starts a goroutine for it if there may be one more. mu is held.
-func (r *Releaser) put(x *pending) {
+func (r *Releaser) put(p *pending) {
 	if r.stopped {
 		r.done()
 		return
 	}
 	r.added++
-	x.turn = r.added
-	heap.Push(&r.queue, x)
+	p.order = r.added
+	heap.Push(&r.queue, p)
 	switch {
-	case x.tries == 0 && r.trying < maxTrying:
+	case p.tries == 0 && r.trying < maxTrying:
 		r.trying++
 		go r.try()
-	case x.tries > 0 && r.retrying < maxRetrying:
+	case p.tries > 0 && r.retrying < maxRetrying:
 		r.retrying++
 		go r.retry()
 	}
@@ -153,8 +153,8 @@ func (r *Releaser) Room() error {
 // try makes first tries. Their timeout is short, so that a silent part of the backend does not
 // keep all goroutines busy.
 func (r *Releaser) try() {
-	for x := r.take(&r.trying, 0); x != nil; x = r.take(&r.trying, 0) {
-		r.ask(x, renew.DefaultCallTimeout(x.hold.TTL)/4)
+	for p := r.take(&r.trying, 0); p != nil; p = r.take(&r.trying, 0) {
+		r.ask(p, renew.DefaultCallTimeout(p.hold.TTL)/4)
 	}
 }
 
@@ -164,12 +164,12 @@ func (r *Releaser) retry() {
 		if failures > 0 {
 			r.pause(failures - 1)
 		}
-		x := r.take(&r.retrying, math.MaxInt)
-		if x == nil {
+		p := r.take(&r.retrying, math.MaxInt)
+		if p == nil {
 			return
 		}
 		failures++
-		if r.ask(x, renew.DefaultCallTimeout(x.hold.TTL)) {
+		if r.ask(p, renew.DefaultCallTimeout(p.hold.TTL)) {
 			failures = 0
 		}
 	}
@@ -191,9 +191,9 @@ func (r *Releaser) take(n *int, most int) *pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.queue) > 0 && r.queue[0].tries <= most {
-		x := heap.Pop(&r.queue).(*pending)
-		if r.Now() < x.end || r.Session && r.Life.Err() == nil {
-			return x
+		p := heap.Pop(&r.queue).(*pending)
+		if r.Now() < p.end || r.Session && r.Life.Err() == nil {
+			return p
 		}
 		r.done()
 	}
@@ -201,22 +201,22 @@ func (r *Releaser) take(n *int, most int) *pending {
 	return nil
 }
 
-// ask makes one call, and reports whether the backend answered. If not, it queues x again.
-func (r *Releaser) ask(x *pending, timeout time.Duration) bool {
+// ask makes one call, and reports whether the backend answered. If not, it queues p again.
+func (r *Releaser) ask(p *pending, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
-	err := r.Release(ctx, x.hold)
+	err := r.Release(ctx, p.hold)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		r.tell("")
 		r.done()
 		return true
 	}
-	x.tries++
+	p.tries++
 	r.mu.Lock()
-	r.put(x)
+	r.put(p)
 	r.mu.Unlock()
 	if r.tell(err.Error()) {
-		r.Unanswered(x.hold, err)
+		r.Unanswered(p.hold, err)
 	}
 	return false
 }
@@ -248,19 +248,19 @@ type releaseQueue []*pending
 
 func (q releaseQueue) Len() int      { return len(q) }
 func (q releaseQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *releaseQueue) Push(x any)   { *q = append(*q, x.(*pending)) }
+func (q *releaseQueue) Push(p any)   { *q = append(*q, p.(*pending)) }
 
 func (q releaseQueue) Less(i, j int) bool {
 	if q[i].tries != q[j].tries {
 		return q[i].tries < q[j].tries
 	}
-	return q[i].turn < q[j].turn
+	return q[i].order < q[j].order
 }
 
 func (q *releaseQueue) Pop() any {
 	last := len(*q) - 1
-	x := (*q)[last]
+	p := (*q)[last]
 	(*q)[last] = nil
 	*q = (*q)[:last]
-	return x
+	return p
 }

@@ -43,7 +43,7 @@ type Terms struct {
 // no mutex.
 type Holder interface {
 	// Request returns the hold as the backend knows it, to be renewed for ttl. It is the exception:
-	// it is called under the Watchdog's mutex, or for a Claim.
+	// it is called under the Watchdog's mutex, or for a Reservation.
 	Request(ttl time.Duration) driver.Hold
 
 	// Lose ends the hold. unknown says that the backend may still have it. The user is told by report, which may
@@ -59,10 +59,10 @@ type Holder interface {
 //	state      what is so then                                      what moves it on
 //	unwatched  index is -1, or there is no holder                   Add: planned
 //	planned    it is in the queue; next is when to renew it, or     the time: in flight; after no answer: waiting
-//	           never, if it is fixed, or ends by MaxHold before     Claim: in flight
-//	waiting    it is due again, and in Watchdog.retry until         a call: in flight. Claim, Keep: planned
+//	           never, if it is fixed, or ends by MaxHold before     Reserve: in flight
+//	waiting    it is due again, and in Watchdog.retry until         a call: in flight. Reserve, Keep: planned
 //	           another call may be made
-//	in flight  round is a call of Renew, or of a Claim; next is     an answer, or none in time: planned. ErrLost: unwatched
+//	in flight  round is a call of Renew, of a Reservation; next is     an answer, or none in time: planned. ErrLost: unwatched
 //	           never
 //
 // From each state the end of trust, Remove, RemoveIdle, Forget and Close lead to unwatched. An answer that comes then moves nothing.

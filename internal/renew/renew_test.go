@@ -161,12 +161,15 @@ func TestLateAnswers(t *testing.T) {
 			}
 			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second+pause)
 		},
-		"of a claim": func(t *testing.T, r *rig) {
+		"of a reservation": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
 			time.Sleep(5 * time.Second)
-			claim := must.Get(r.Claim(t.Context(), func() {}, &h.Hold))(t)
+			reserved, err := r.Reserve(t.Context(), func() {}, &h.Hold)
+			if err != nil {
+				t.Fatal(err)
+			}
 			r.ahead.Store(int64(pause))
-			claim.End(5*time.Second, 30*time.Second)
+			reserved.End(5*time.Second, 30*time.Second)
 			if h.Trust() != 29*time.Second {
 				t.Errorf("trust until %v", h.Trust())
 			}
@@ -261,44 +264,51 @@ func TestWatchdog(t *testing.T) {
 	})
 }
 
-func TestClaim(t *testing.T) {
+func TestReserve(t *testing.T) {
 	each(t, map[string]func(*testing.T, *rig){
-		"a claimed hold is not renewed, and ends in time": func(t *testing.T, r *rig) {
+		"a reserved hold is not renewed, and ends in time": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
-			must.Get(r.Claim(t.Context(), func() {}, &h.Hold))(t)
+			if _, err := r.Reserve(t.Context(), func() {}, &h.Hold); err != nil {
+				t.Fatal(err)
+			}
 			time.Sleep(time.Minute)
 			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second)
 			if n := r.renewals(); n != 0 {
 				t.Errorf("%d renewals", n)
 			}
 		},
-		"a claim waits for a renewal in flight": func(t *testing.T, r *rig) {
+		"a reservation waits for a renewal in flight": func(t *testing.T, r *rig) {
 			r.answer(func(context.Context, driver.Hold) error { time.Sleep(2 * time.Second); return nil })
 			h := r.add(t, "a", nil)
 			time.Sleep(11 * time.Second)
-			claim, err := r.Claim(t.Context(), func() {}, &h.Hold)
+			reserved, err := r.Reserve(t.Context(), func() {}, &h.Hold)
 			if err != nil || r.now() != 12*time.Second {
-				t.Errorf("claimed after %v: %v", r.now(), err)
+				t.Errorf("reserved after %v: %v", r.now(), err)
 			}
-			if ttl, err := claim.Extension(time.Hour); ttl != time.Hour+time.Second || err != nil {
+			if ttl, err := reserved.Extension(time.Hour); ttl != time.Hour+time.Second || err != nil {
 				t.Errorf("Extension: %v, %v", ttl, err)
 			}
-			if err := claim.Renew(time.Hour + time.Second); err != nil || h.Trust() != time.Hour+12*time.Second {
+			if err := reserved.Renew(time.Hour + time.Second); err != nil || h.Trust() != time.Hour+12*time.Second {
 				t.Errorf("trusted until %v: %v", h.Trust(), err)
 			}
 		},
-		"Remove stops the call of a claim": func(t *testing.T, r *rig) {
+		"Remove stops the call of a reservation": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
 			ctx, stop := context.WithCancel(t.Context())
-			claim := must.Get(r.Claim(ctx, stop, &h.Hold))(t)
+			reserved, err := r.Reserve(ctx, stop, &h.Hold)
+			if err != nil {
+				t.Fatal(err)
+			}
 			go func() {
 				<-ctx.Done()
-				claim.End(0, 0)
+				reserved.End(0, 0)
 			}()
 			if !r.Remove(t.Context(), &h.Hold) || ctx.Err() == nil {
 				t.Error("the call was not stopped")
 			}
-			expect.Be(t, expect.Err(r.Claim(t.Context(), stop, &h.Hold)), driver.ErrLost, "claim of a hold that was removed")
+			if _, err := r.Reserve(t.Context(), stop, &h.Hold); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("reservation of a hold that was removed: %v", err)
+			}
 		},
 	})
 }

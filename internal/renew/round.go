@@ -34,7 +34,7 @@ const (
 	retryShares = 8 * maxRetries
 )
 
-// round is one call of Renew, or of a Claim for one hold.
+// round is one call of Renew, or of a Reservation for one hold.
 type round struct {
 	holds    []*Hold
 	requests []driver.Hold

@@ -194,24 +194,24 @@ func (w *Watchdog) Stop() {
 	w.queue = nil
 }
 
-// Claim keeps the Watchdog from renewing h, once a renewal in flight is done, so that its caller
-// can call the backend for h. It ends by one of the Claim's methods Renew and End. A Remove that
-// can't wait so long calls stop, which ends ctx. Claim returns ErrLost if h is not watched any more.
-func (w *Watchdog) Claim(ctx context.Context, stop context.CancelFunc, h *Hold) (Claim, error) {
+// Reserve keeps the Watchdog from renewing h, once a renewal in flight is done, so that its caller
+// can call the backend for h. It ends by one of the Reservation's methods Renew and End. A Remove that
+// can't wait so long calls stop, which ends ctx. Reserve returns ErrLost if h is not watched any more.
+func (w *Watchdog) Reserve(ctx context.Context, stop context.CancelFunc, h *Hold) (Reservation, error) {
 	for ctx.Err() == nil {
 		w.mu.Lock()
 		inFlight := h.round
 		switch {
 		case h.index < 0:
 			w.mu.Unlock()
-			return Claim{}, driver.ErrLost
+			return Reservation{}, driver.ErrLost
 		case inFlight == nil:
 			r := &round{holds: []*Hold{h}, done: make(chan struct{}), ctx: ctx, stop: stop}
 			w.leaveRetry(h)
 			h.round = r
 			w.reschedule(h)
 			w.mu.Unlock()
-			return Claim{w, h, r}, nil
+			return Reservation{w, h, r}, nil
 		}
 		w.mu.Unlock()
 		select {
@@ -221,51 +221,51 @@ func (w *Watchdog) Claim(ctx context.Context, stop context.CancelFunc, h *Hold) 
 	}
 	if cause := context.Cause(ctx); cause != ctx.Err() {
 		// It is the caller's. As part of the error it could say that h is lost.
-		return Claim{}, fmt.Errorf("%w (%v)", ctx.Err(), cause)
+		return Reservation{}, fmt.Errorf("%w (%v)", ctx.Err(), cause)
 	}
-	return Claim{}, ctx.Err()
+	return Reservation{}, ctx.Err()
 }
 
-// Claim is the right to call the backend for a hold.
-type Claim struct {
+// Reservation is the right to call the backend for a hold.
+type Reservation struct {
 	w     *Watchdog
 	h     *Hold
 	round *round
 }
 
 // Extension returns the TTL to renew for so that the hold lasts for d; 0 if it does anyway.
-func (c Claim) Extension(d time.Duration) (time.Duration, error) {
-	c.w.mu.Lock()
-	defer c.w.mu.Unlock()
-	now := c.w.Now()
+func (r Reservation) Extension(d time.Duration) (time.Duration, error) {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	now := r.w.Now()
 	switch {
-	case now+d > c.h.limit:
+	case now+d > r.h.limit:
 		return 0, fmt.Errorf("%w: extension by %v goes beyond MaxHold", driver.ErrInvalid, d)
-	case c.h.Trust()-now >= d:
+	case r.h.Trust()-now >= d:
 		return 0, nil
 	}
-	return d + c.h.terms.Margin, nil
+	return d + r.h.terms.Margin, nil
 }
 
-// Renew renews the hold for ttl, and ends the claim.
-func (c Claim) Renew(ttl time.Duration) error {
-	c.round.requests = []driver.Hold{c.h.holder.Request(ttl)}
-	return c.w.call(c.round)[0]
+// Renew renews the hold for ttl, and ends the reservation.
+func (r Reservation) Renew(ttl time.Duration) error {
+	r.round.requests = []driver.Hold{r.h.holder.Request(ttl)}
+	return r.w.call(r.round)[0]
 }
 
-// End ends the claim. A ttl says that the hold was granted again, by a request made at start. An answer that came after
+// End ends the reservation. A ttl says that the hold was granted again, by a request made at start. An answer that came after
 // the end of trust prolongs nothing.
-func (c Claim) End(start instant, ttl time.Duration) {
-	c.w.mu.Lock()
-	defer c.w.mu.Unlock()
-	c.h.round = nil
-	if c.h.index >= 0 {
-		if ttl > 0 && c.w.Now() < c.h.Trust() {
-			c.h.extendTrust(start, ttl)
+func (r Reservation) End(start instant, ttl time.Duration) {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	r.h.round = nil
+	if r.h.index >= 0 {
+		if ttl > 0 && r.w.Now() < r.h.Trust() {
+			r.h.extendTrust(start, ttl)
 		}
-		c.w.reschedule(c.h)
+		r.w.reschedule(r.h)
 	}
-	close(c.round.done)
+	close(r.round.done)
 }
 
 // take takes h out of the queue if it is in it. w.mu is held, as in what follows.
