@@ -94,7 +94,7 @@ const endless = time.Hour
 func (s *stormy) lasting(r driver.Request) driver.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.own[r.Owner] = !s.caps.Session || s.caps.Fixed && r.Fixed
+	s.own[r.Owner] = !s.caps.Session
 	if !s.own[r.Owner] {
 		r.TTL = endless
 	}

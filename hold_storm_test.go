@@ -22,24 +22,24 @@ var stormWorlds = flag.Int("storm.worlds", 1, "how many worlds TestStorm makes f
 
 // stormKind is a kind of backend.
 type stormKind struct {
-	session, fixed bool
-	queueing       driver.Queueing
-	spans          bool
+	session  bool
+	queueing driver.Queueing
+	spans    bool
 }
 
 func (k stormKind) set(c *driver.Caps) {
-	c.Session, c.Fixed, c.Queueing = k.session, k.fixed, k.queueing
+	c.Session, c.Queueing = k.session, k.queueing
 }
 
 // TestStorm: everything that locks can do, at once, on backends of every kind that lose answers and
 // where requests land late. No lock has two holders, fences rise, a holder is notified of a
 // revocation once, and in the end nothing is left.
 func TestStorm(t *testing.T) {
-	for _, life := range []stormKind{{}, {session: true}, {session: true, fixed: true}} {
+	for _, session := range []bool{false, true} {
 		for _, queueing := range []driver.Queueing{driver.QueueNever, driver.QueueOnRequest, driver.QueueAlways} {
 			for _, spans := range []bool{false, true} {
-				kind := stormKind{life.session, life.fixed, queueing, spans}
-				t.Run(fmt.Sprintf("session %v, fixed %v, queueing %v, spans %v", kind.session, kind.fixed, queueing, spans), func(t *testing.T) {
+				kind := stormKind{session, queueing, spans}
+				t.Run(fmt.Sprintf("session %v, queueing %v, spans %v", session, queueing, spans), func(t *testing.T) {
 					for range *stormWorlds {
 						for _, bad := range storm(t, kind, "") {
 							t.Error(bad)

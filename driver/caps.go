@@ -133,7 +133,6 @@ type Caps struct {
 	Fence     bool // grants carry fences that strictly increase
 	Floor     bool // Renew honours Hold.Floor
 	Session   bool // holds also end with the backend's session
-	Fixed     bool // with Session: a hold with Request.Fixed ends after its TTL also while the session lives on
 	Downgrade bool // a Write hold can become Read without being given up
 
 	// Detached: holds outlive the connection that made them. Any other connection to the coordinator
@@ -165,7 +164,6 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Fence = c.Fence && o.Fence
 	c.Floor = c.Floor && o.Floor
 	c.Session = c.Session && o.Session
-	c.Fixed = c.Fixed && o.Fixed
 	c.Revocable &= o.Revocable
 	c.Downgrade = c.Downgrade && o.Downgrade
 	c.Detached = c.Detached && o.Detached

@@ -166,8 +166,8 @@ type Request struct {
 	Limit int
 
 	// Fixed says that the hold is not going to be renewed, except by an Extend: it ends by itself
-	// after TTL. Where holds share the life of a session, which other holds prolong, it gets a life
-	// of its own if Caps.Fixed says so. Otherwise the core releases it in time.
+	// after TTL. Where holds share the life of a session, which other holds prolong, the core releases
+	// it in time.
 	Fixed bool
 
 	// Queue keeps a place in the queue when the request is refused. The core sets it for all that

@@ -84,7 +84,7 @@ func TestIntersect(t *testing.T) {
 		Revocable: driver.Modes(driver.Exclusive, driver.Counted), MinTTL: time.Second, Poll: time.Second,
 	}
 	two := driver.Caps{
-		Name: "two", Modes: driver.Modes(driver.Exclusive, driver.Read, driver.Write), Fence: true, Session: true, Fixed: true,
+		Name: "two", Modes: driver.Modes(driver.Exclusive, driver.Read, driver.Write), Fence: true, Session: true,
 		Revocable: driver.Modes(driver.Exclusive, driver.Write), MinTTL: time.Minute, MaxTTL: time.Hour, Poll: time.Millisecond,
 	}
 	want := driver.Caps{

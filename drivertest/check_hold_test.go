@@ -446,21 +446,23 @@ var fixedMutants = []mutant{{
 		})(l, p)
 	},
 }, {
-	"a fixed hold has what is left of the session", "fixed/not-early",
-	func(l *lab, p *patched) {
-		fixedSession(l, p)
-		grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.TTL = g.TTL * 2 / 3 })(l, p)
-	},
+	"a fixed hold has what others have left", "fixed/not-early",
+	grants(func(_ *lab, r driver.Request, g *driver.Grant) {
+		if r.Fixed {
+			g.TTL = g.TTL * 2 / 3
+		}
+	}),
 }, {
 	"a fixed hold ends before its TTL", "fixed/not-early",
-	func(l *lab, p *patched) {
-		fixedSession(l, p)
-		requests(func(r *driver.Request) { r.TTL /= 2 })(l, p)
-	},
+	requests(func(r *driver.Request) {
+		if r.Fixed {
+			r.TTL /= 2
+		}
+	}),
 }, {
-	"a fixed hold lives as long as the session", "fixed/ends",
+	"a fixed hold lives as long as its connection", "fixed/ends",
 	func(l *lab, p *patched) {
 		session(l, p)
-		p.caps.Fixed = true
+		p.caps.Session, p.caps.Detached = false, false
 	},
 }}

@@ -197,7 +197,7 @@ var fixedChecks = []promise{{name: "fixed/as-any", every: true,
 		s.sleep(r.TTL * 6 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a renewed hold lives for its TTL from the renewal on")
 	},
-}, {name: "fixed/not-early", every: true, needs: need{fixed: true},
+}, {name: "fixed/not-early", every: true, needs: need{ownTTL: true},
 	text: "A fixed hold has a life of its own, which is no shorter than its TTL.",
 	run: func(s *scene) {
 		earlier := time.Now()
@@ -210,7 +210,7 @@ var fixedChecks = []promise{{name: "fixed/as-any", every: true,
 		s.sleep(r.TTL * 8 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a fixed hold lives for its TTL")
 	},
-}, {name: "fixed/ends", every: true, needs: need{fixed: true},
+}, {name: "fixed/ends", every: true, needs: need{ownTTL: true},
 	text: "A fixed hold ends after its TTL though another one of the same connection is renewed.",
 	run: func(s *scene) {
 		kept, r := s.brief(s.requestFor("kept")), fixed(s.brief(s.request()))
@@ -218,7 +218,7 @@ var fixedChecks = []promise{{name: "fixed/as-any", every: true,
 		s.a.hold(kept)
 		s.a.within(since, s.TTL).mustAcquire(r, "a free lock is granted")
 		s.whileRenewed(kept, func() {
-			s.b.eventually(s.rival(r), s.TTL, "a fixed hold ends with its TTL, whatever becomes of the session")
+			s.b.eventually(s.rival(r), s.TTL, "a fixed hold ends with its TTL, whatever becomes of others")
 		})
 	},
 }}

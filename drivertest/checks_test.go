@@ -62,9 +62,8 @@ func checkNamed(t *testing.T, name string) Check {
 
 // sane are backends without a defect, which differ in what they claim.
 var sane = map[string]func(*lab, *patched){
-	"as memlock":  nil,
-	"session":     session,
-	"fixed holds": fixedSession,
+	"as memlock": nil,
+	"session":    session,
 	"session that can't be prolonged": func(l *lab, p *patched) {
 		session(l, p)
 		var taken sync.Map // TTLs by owner
@@ -142,7 +141,7 @@ func TestNotClaimed(t *testing.T) {
 		"counted/limit": "mutex only", "queue/fifo": "no queue", "queue/permits": "queue of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
 		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
 		"inspect/list": "nothing optional", "close/ends-session": "as memlock",
-		"revoke/asks": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock", "detached/taken-over": "session",
+		"revoke/asks": "nothing optional", "fixed/ends": "session", "fixed/not-early": "session", "detached/taken-over": "session",
 	} {
 		if err := try(t, sane[backend], checkNamed(t, check)); !errors.Is(err, ErrNotClaimed) {
 			t.Errorf("%s on a backend %q: got %v, want ErrNotClaimed", check, backend, err)
@@ -274,16 +273,9 @@ func refuse(acquire func(context.Context, driver.Request) (driver.Grant, error),
 	}
 }
 
-// fixedSession is a session beside which fixed holds have a life of their own.
-func fixedSession(l *lab, p *patched) {
-	p.caps.Fixed = true
-	session(l, p)
-}
-
 // session makes holds and places last as long as their connection.
 func session(_ *lab, p *patched) {
 	const endless = 24 * time.Hour
-	own := p.caps.Fixed
 	p.caps.Session, p.caps.Detached, p.caps.Queueing = true, false, driver.QueueAlways
 	mine := make(chan map[string]driver.Hold, 1)
 	mine <- map[string]driver.Hold{}
@@ -295,9 +287,7 @@ func session(_ *lab, p *patched) {
 	}
 	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 		asked := r.TTL
-		if !own || !r.Fixed {
-			r.TTL = endless
-		}
+		r.TTL = endless
 		g, err := acquire(ctx, r)
 		g.TTL = asked
 		if err == nil || r.Queue {

@@ -20,8 +20,7 @@
 //     check releases what it takes.
 //   - The claims in a backend's Caps are proven. Features that it does not claim must be refused with
 //     driver.ErrUnsupported if a request can ask for them: modes, places in the queue, a downgrade,
-//     revocation. Other checks return [ErrNotClaimed]. No check proves that a session backend
-//     without Caps.Fixed keeps a fixed hold for longer than its TTL: it may end it sooner by chance.
+//     revocation. Other checks return [ErrNotClaimed].
 //   - A backend with Caps.Session need not end single holds: the suite closes a connection where it
 //     would otherwise wait for a TTL.
 //   - Lower bounds of times are exact, upper ones generous. Where a slow machine may have let a hold

@@ -141,7 +141,6 @@ type need struct {
 	fence, floor, downgrade, queue, revocable bool
 	detached                                  bool
 	session, ownTTL                           bool // ownTTL: each hold ends by its own TTL, not with a session
-	fixed                                     bool // fixed holds of a session end by their TTL
 	cut, withdraw, refuses                    bool // Harness.Cut, Harness.Withdraw and Harness.Refuses are set
 }
 
@@ -149,7 +148,7 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 	return c.Modes&n.modes == n.modes &&
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
 		(!n.queue || n.queueingIn(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
-		(c.Fixed || !n.fixed) && (c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) &&
+		(c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) &&
 		(h.Cut != nil || !n.cut) && (h.Withdraw != nil || !n.withdraw) && (h.Refuses != nil || !n.refuses)
 }
 

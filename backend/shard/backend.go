@@ -107,7 +107,7 @@ func (b *Backend) checkSessions(sessions int) error {
 		return nil
 	}
 	for _, m := range b.members {
-		if c := m.Caps(); c.Session && !c.Fixed {
+		if c := m.Caps(); c.Session {
 			return fmt.Errorf("%w: shard: holds at member %s (%s) live with its session, and those at others don't: want all members of one of these kinds", driver.ErrUnsupported, m.Name, c.Name)
 		}
 	}

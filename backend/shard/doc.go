@@ -29,6 +29,5 @@
 //     counter. It is greater if both count by clocks that agree, as Redis and the SQL backends do. It
 //     may be anything if not (etcd, ZooKeeper).
 //   - A capability is available only if all members have it. Members whose holds live with
-//     a session can be mixed with others only if their holds can have a TTL as well
-//     (Caps.Fixed), as with etcd but not with ZooKeeper.
+//     a session, as with ZooKeeper, can't be mixed with others.
 package shard
