@@ -3,7 +3,6 @@ package distlock_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // A waiter that takes over from one whose attempt was refused for good has a fresh Owner, if the attempt has
@@ -39,9 +39,7 @@ func TestSpentOwnerIsNotPassedOn(t *testing.T) {
 		second := waiter(t, t.Context(), m)
 		synctest.Wait()
 		close(queued)
-		if err := <-first; !errors.Is(err, distlock.ErrInvalid) {
-			t.Error(err)
-		}
+		expect.Be(t, <-first, distlock.ErrInvalid)
 		mustUnlock(t, <-second)
 		if len(owners) != 2 || owners[0] == owners[1] {
 			t.Errorf("Owners %q", owners)

@@ -271,24 +271,18 @@ func TestDowngrade(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if err := lease.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lease.Downgrade(t.Context()))
 		if lease.Mode() != distlock.Read || lease.Fence() <= before {
 			t.Errorf("after Downgrade: %v, fence %d after %d", lease.Mode(), lease.Fence(), before)
 		}
 		wg.Wait()
-		if _, err := client(t, store.Connect(), nil).RWMutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("a writer beside readers: %v", err)
-		}
+		expect.Be(t, expect.Err(client(t, store.Connect(), nil).RWMutex("x").TryLock(t.Context())), distlock.ErrHeld, "a writer beside readers")
 		time.Sleep(time.Minute) // renewed as a reader
 		mustUnlock(t, lease)
 		for range 3 {
 			mustUnlock(t, <-readers)
 		}
-		if err := mustLockThen(t, c.Mutex("y")).Downgrade(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("Downgrade of a mutex: %v, want ErrInvalid", err)
-		}
+		expect.Be(t, mustLockThen(t, c.Mutex("y")).Downgrade(t.Context()), distlock.ErrInvalid, "Downgrade of a mutex")
 		free(t, c, "x")
 	})
 }
@@ -306,9 +300,7 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 				return driver.Grant{}, errNetwork
 			}
 		})
-		if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Downgrade: %v, want ErrLost", err)
-		}
+		expect.Be(t, lease.Downgrade(t.Context()), distlock.ErrLost, "Downgrade")
 		synctest.Wait() // the watchdog, whose trust ends at the same instant, may be the one that ends it
 		if lease.Context().Err() == nil {
 			t.Error("the lease's context has not ended")

@@ -14,6 +14,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Extend beside other calls for the same hold.
@@ -178,17 +179,13 @@ func TestNothingOutlivesAnUnansweredExtend(t *testing.T) {
 						return allErrors(holds, errNetwork)
 					}
 				})
-				if err := lease.Extend(t.Context(), time.Hour+30*time.Minute); !errors.Is(err, distlock.ErrUnavailable) {
-					t.Fatalf("Extend: %v, want ErrUnavailable", err)
-				}
+				must.Be(t, lease.Extend(t.Context(), time.Hour+30*time.Minute), distlock.ErrUnavailable, "Extend")
 				if !test.deaf {
 					r.set(func(r *rig) { r.renew = nil })
 				}
 				next := mustLock(t, other.Mutex("x"))
 				within(t, "the next holder came", time.Since(start), test.want, time.Second)
-				if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
-					t.Errorf("the lease: %v", err)
-				}
+				expect.Be(t, lease.Err(), distlock.ErrLost, "the lease")
 				mustUnlock(t, next)
 			})
 		})

@@ -16,6 +16,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) {
@@ -173,14 +175,9 @@ func allErrors(holds []driver.Hold, err error) []error {
 // client makes a client that is closed when the test ends.
 func client(t testing.TB, b driver.Backend, opts *distlock.Options) *distlock.Client {
 	t.Helper()
-	c, err := distlock.New(b, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(b, opts))(t)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		expect.OK(t, c.Close(), "Close")
 	})
 	return c
 }
@@ -189,10 +186,7 @@ func mustLock(t testing.TB, m interface {
 	Lock(context.Context) (*distlock.Lease, error)
 }) *distlock.Lease {
 	t.Helper()
-	lease, err := m.Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(m.Lock(t.Context()))(t)
 	return lease
 }
 
@@ -200,9 +194,7 @@ func mustUnlock(t testing.TB, lease interface {
 	Unlock(context.Context) error
 }) {
 	t.Helper()
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Errorf("Unlock: %v", err)
-	}
+	expect.OK(t, lease.Unlock(t.Context()), "Unlock")
 }
 
 // within fails unless got is want, or later by at most slack.
@@ -216,10 +208,7 @@ func within(t testing.TB, what string, got, want, slack time.Duration) {
 // free fails if anything is left of the lock at the backend.
 func free(t testing.TB, c *distlock.Client, name string) {
 	t.Helper()
-	info, err := c.Inspect(context.Background(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(c.Inspect(context.Background(), name))(t)
 	if len(info.Holders) != 0 || len(info.Waiters) != 0 {
 		t.Errorf("%s is not free: %+v", name, info)
 	}

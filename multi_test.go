@@ -12,16 +12,14 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestMulti(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := client(t, memlock.New(), nil), client(t, memlock.New(), nil)
 		m := distlock.Multi(b.Semaphore("z", 2), a.Mutex("y"), b.RWMutex("x"), a.RWMutex("x").Reader())
-		lease, err := m.Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(m.Lock(t.Context()))(t)
 		var names []string
 		for _, l := range lease.Leases() {
 			names = append(names, l.Name())
@@ -35,9 +33,7 @@ func TestMulti(t *testing.T) {
 		if distlock.FenceOf(lease.Context(), "w") != 0 {
 			t.Error("a fence of a lock that is not held")
 		}
-		if _, err := m.TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("second: %v, want ErrHeld", err)
-		}
+		expect.Be(t, expect.Err(m.TryLock(t.Context())), distlock.ErrHeld, "second")
 		mustUnlock(t, lease)
 		free(t, a, "y")
 		free(t, b, "z")
@@ -55,9 +51,7 @@ func TestMultiInOppositeOrders(t *testing.T) {
 		}
 		wg.Go(func() {
 			for range 50 {
-				if err := m.Do(t.Context(), func(context.Context) error { return nil }); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, m.Do(t.Context(), func(context.Context) error { return nil }))
 			}
 		})
 	}
@@ -106,9 +100,7 @@ func TestMultiRefusesNonsense(t *testing.T) {
 		"nil":   distlock.Multi(nil),
 		"twice": distlock.Multi(c.Mutex("a"), c.Mutex("b"), c.Mutex("a")),
 	} {
-		if _, err := m.Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", name, err)
-		}
+		expect.Be(t, expect.Err(m.Lock(t.Context())), distlock.ErrInvalid, name)
 	}
 }
 
@@ -116,9 +108,7 @@ func TestMultiRefusesNonsense(t *testing.T) {
 func TestMultiOfOneLockTwice(t *testing.T) {
 	store := memlock.NewStore()
 	a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
-	if _, err := distlock.Multi(a.Mutex("x"), b.Mutex("x")).Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("Lock: %v, want ErrInvalid", err)
-	}
+	expect.Be(t, expect.Err(distlock.Multi(a.Mutex("x"), b.Mutex("x")).Lock(t.Context())), distlock.ErrInvalid, "Lock")
 }
 
 // A call under the context of a lock that was lost says nothing about another lock.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // An outage of half of the TTL, and of a little more, costs no lease, whenever it begins, whether
@@ -213,9 +214,7 @@ func TestUnknownAndExtended(t *testing.T) {
 					mustUnlock(t, l)
 					return
 				}
-				if err := l.Extend(t.Context(), 2*ttl); err != nil {
-					t.Errorf("Extend: %v", err)
-				}
+				expect.OK(t, l.Extend(t.Context(), 2*ttl), "Extend")
 			})
 		}
 		wg.Wait()

@@ -13,6 +13,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // TestHammerShared: readers and writers, in real time.
@@ -57,10 +59,7 @@ func TestReaderThatHasLostItsHold(t *testing.T) {
 		store := memlock.NewStore()
 		r := &rig{Backend: store.Connect()}
 		c, other := client(t, r, nil), client(t, store.Connect(), nil)
-		outer, err := c.RWMutex("x").RLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		outer := must.Get(c.RWMutex("x").RLock(t.Context()))(t)
 		r.refuse(errLogin)
 		inner := waiter(t, context.WithoutCancel(outer.Context()), reading(c.RWMutex("x").RLock))
 		writer := mustLock(t, other.RWMutex("x"))
@@ -85,15 +84,9 @@ func TestTryRLockBesideAWriterThatWaits(t *testing.T) {
 			return client(t, &rig{Backend: store.Connect(), caps: withoutQueue}, nil)
 		}
 		c, other := connect(), connect()
-		held, err := other.RWMutex("x").RLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := must.Get(other.RWMutex("x").RLock(t.Context()))(t)
 		writer := waiter(t, t.Context(), c.RWMutex("x"))
-		lease, err := c.RWMutex("x").TryRLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(c.RWMutex("x").TryRLock(t.Context()))(t)
 		mustUnlock(t, lease)
 		mustUnlock(t, held)
 		mustUnlock(t, <-writer)
@@ -151,19 +144,11 @@ func TestRWMutexReentry(t *testing.T) {
 	c := client(t, memlock.New(), nil)
 	rw := c.RWMutex("x", distlock.Reentrant())
 	w := mustLock(t, rw)
-	r, err := rw.RLock(w.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(rw.RLock(w.Context()))(t)
 	mustUnlock(t, r)
 	mustUnlock(t, w)
-	r, err = rw.RLock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rw.TryLock(r.Context()); !errors.Is(err, distlock.ErrHeld) {
-		t.Errorf("write inside read: %v, want ErrHeld", err)
-	}
+	r = must.Get(rw.RLock(t.Context()))(t)
+	expect.Be(t, expect.Err(rw.TryLock(r.Context())), distlock.ErrHeld, "write inside read")
 	mustUnlock(t, r)
 }
 
@@ -173,10 +158,7 @@ func TestWaitForOneselfBehindOthers(t *testing.T) {
 		store := memlock.NewStore()
 		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
 		for what, writers := range map[string]*distlock.Client{"of this process": c, "of another process": other} {
-			outer, err := c.RWMutex("rw").RLock(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			outer := must.Get(c.RWMutex("rw").RLock(t.Context()))(t)
 			writer := waiter(t, t.Context(), writers.RWMutex("rw"))
 			if _, err := c.RWMutex("rw").RLock(outer.Context()); !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), "wait for itself") {
 				t.Errorf("a reader behind a writer %s: %v", what, err)

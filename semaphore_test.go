@@ -2,13 +2,14 @@ package distlock_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // As many hold as there are permits, each under a fence of its own, and another gets the first that is given back.
@@ -17,20 +18,13 @@ func TestSemaphore(t *testing.T) {
 		store := memlock.NewStore()
 		s := client(t, store.Connect(), nil).Semaphore("x", 2)
 		elsewhere := client(t, store.Connect(), nil)
-		first, err := s.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := must.Get(s.Acquire(t.Context()))(t)
 		second, err := s.TryAcquire(t.Context())
 		if err != nil || second.Fence() <= first.Fence() {
 			t.Fatalf("the second permit: fence %d after %d, %v", second.Fence(), first.Fence(), err)
 		}
-		if _, err := elsewhere.Semaphore("x", 2).TryAcquire(t.Context()); !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("a third permit of two: %v", err)
-		}
-		if _, err := elsewhere.Semaphore("x", 3).TryAcquire(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("another limit: %v", err)
-		}
+		expect.Be(t, expect.Err(elsewhere.Semaphore("x", 2).TryAcquire(t.Context())), distlock.ErrHeld, "a third permit of two")
+		expect.Be(t, expect.Err(elsewhere.Semaphore("x", 3).TryAcquire(t.Context())), distlock.ErrInvalid, "another limit")
 		third := make(chan uint64)
 		go func() {
 			err := elsewhere.Semaphore("x", 2).Do(t.Context(), func(ctx context.Context) error {
@@ -62,17 +56,9 @@ func TestWaitForOnesOwnPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		s := client(t, store.Connect(), nil).Semaphore("s", 2)
-		first, err := s.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := s.Acquire(first.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Acquire(second.Context()); !errors.Is(err, distlock.ErrInvalid) {
-			t.Errorf("a third permit of two: %v", err)
-		}
+		first := must.Get(s.Acquire(t.Context()))(t)
+		second := must.Get(s.Acquire(first.Context()))(t)
+		expect.Be(t, expect.Err(s.Acquire(second.Context())), distlock.ErrInvalid, "a third permit of two")
 		mustUnlock(t, second)
 		mustUnlock(t, first)
 		allFree(t, store)

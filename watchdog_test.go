@@ -424,17 +424,12 @@ func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
 			return mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
 		},
 		"several": func(t *testing.T, c *distlock.Client) *distlock.Lease {
-			m, err := distlock.Multi(c.RWMutex("x", distlock.WithoutRenewal()), c.Mutex("y")).TryLock(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(distlock.Multi(c.RWMutex("x", distlock.WithoutRenewal()), c.Mutex("y")).TryLock(t.Context()))(t)
 			return m.Leases()[0]
 		},
 		"downgrade": func(t *testing.T, c *distlock.Client) *distlock.Lease {
 			l := mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
-			if err := l.Downgrade(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, l.Downgrade(t.Context()))
 			return l
 		},
 	} {

@@ -164,10 +164,7 @@ func TestLateAnswers(t *testing.T) {
 		"of a reservation": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
 			time.Sleep(5 * time.Second)
-			reserved, err := r.Reserve(t.Context(), func() {}, &h.Hold)
-			if err != nil {
-				t.Fatal(err)
-			}
+			reserved := must.Get(r.Reserve(t.Context(), func() {}, &h.Hold))(t)
 			r.ahead.Store(int64(pause))
 			reserved.End(5*time.Second, 30*time.Second)
 			if h.Trust() != 29*time.Second {
@@ -268,9 +265,7 @@ func TestReserve(t *testing.T) {
 	each(t, map[string]func(*testing.T, *rig){
 		"a reserved hold is not renewed, and ends in time": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
-			if _, err := r.Reserve(t.Context(), func() {}, &h.Hold); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(r.Reserve(t.Context(), func() {}, &h.Hold))(t)
 			time.Sleep(time.Minute)
 			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second)
 			if n := r.renewals(); n != 0 {
@@ -295,10 +290,7 @@ func TestReserve(t *testing.T) {
 		"Remove stops the call of a reservation": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
 			ctx, stop := context.WithCancel(t.Context())
-			reserved, err := r.Reserve(ctx, stop, &h.Hold)
-			if err != nil {
-				t.Fatal(err)
-			}
+			reserved := must.Get(r.Reserve(ctx, stop, &h.Hold))(t)
 			go func() {
 				<-ctx.Done()
 				reserved.End(0, 0)
@@ -306,9 +298,7 @@ func TestReserve(t *testing.T) {
 			if !r.Remove(t.Context(), &h.Hold) || ctx.Err() == nil {
 				t.Error("the call was not stopped")
 			}
-			if _, err := r.Reserve(t.Context(), stop, &h.Hold); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("reservation of a hold that was removed: %v", err)
-			}
+			expect.Be(t, expect.Err(r.Reserve(t.Context(), stop, &h.Hold)), driver.ErrLost, "reservation of a hold that was removed")
 		},
 	})
 }
