@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -23,39 +25,74 @@ type keepAliveReply struct {
 	term uint64 // the leader's
 }
 
-// sendKeepAlives makes one attempt to keep leases alive. The client's own method repeats itself, without a pause, until
-// a server answers. A stream of one message is a unary call, and cheaper.
-func sendKeepAlives(ctx context.Context, conn *grpc.ClientConn, all []clientv3.LeaseID) ([]*keepAliveReply, error) {
-	if len(all) > 1 {
-		return streamKeepAlives(ctx, conn, all)
-	}
-	sent, resp := time.Now(), &pb.LeaseKeepAliveResponse{}
-	if err := conn.Invoke(ctx, leaseKeepAlive, &pb.LeaseKeepAliveRequest{ID: int64(all[0])}, resp); err != nil {
-		return nil, clientv3.ContextError(ctx, err)
-	}
-	return []*keepAliveReply{replyOf(resp, sent)}, nil
+// keepAlives is a call that keeps leases alive, by one or several attempts that may overlap.
+type keepAlives struct {
+	mu       sync.Mutex
+	ids      []clientv3.LeaseID
+	answered []*keepAliveReply // nil: not yet
 }
 
-// streamKeepAlives sends all keep-alives before it reads the answers, which come in the same order.
-func streamKeepAlives(ctx context.Context, conn *grpc.ClientConn, all []clientv3.LeaseID) ([]*keepAliveReply, error) {
+// send makes one attempt to keep the leases alive that have no answer yet. The client's own method repeats itself, without a
+// pause, until a server answers. A stream of one message is a unary call, and cheaper.
+func (k *keepAlives) send(ctx context.Context, conn *grpc.ClientConn) (struct{}, error) {
+	k.mu.Lock()
+	var open []int
+	for i := range k.ids {
+		if k.answered[i] == nil {
+			open = append(open, i)
+		}
+	}
+	k.mu.Unlock()
+	switch len(open) {
+	case 0:
+		return struct{}{}, nil
+	case 1:
+		sent, resp := time.Now(), &pb.LeaseKeepAliveResponse{}
+		err := conn.Invoke(ctx, leaseKeepAlive, &pb.LeaseKeepAliveRequest{ID: int64(k.ids[open[0]])}, resp)
+		if err == nil {
+			k.answer(open[0], resp, sent)
+		}
+		return struct{}{}, clientv3.ContextError(ctx, err)
+	}
+	return struct{}{}, clientv3.ContextError(ctx, k.stream(ctx, conn, open))
+}
+
+// stream sends keep-alives before it reads the answers, which come in the same order. Each answer counts at once: a server
+// that is too busy to answer all in time must not be asked for all of them again.
+func (k *keepAlives) stream(ctx context.Context, conn *grpc.ClientConn, open []int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewLeaseClient(conn).LeaseKeepAlive(ctx)
 	sent := time.Now()
-	for i := 0; i < len(all) && err == nil; i++ {
-		err = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(all[i])})
+	for n := 0; n < len(open) && err == nil; n++ {
+		err = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(k.ids[open[n]])})
 	}
-	replies := make([]*keepAliveReply, len(all))
-	for i := 0; i < len(all) && err == nil; i++ {
+	for n := 0; n < len(open) && err == nil; n++ {
 		var resp *pb.LeaseKeepAliveResponse
-		if resp, err = stream.Recv(); err == nil {
-			replies[i] = replyOf(resp, sent)
-			if resp.ID != int64(all[i]) {
-				err = fmt.Errorf("an answer about lease %x to a keep-alive of lease %x", resp.ID, all[i])
-			}
+		if resp, err = stream.Recv(); err != nil {
+			break
 		}
+		if id := k.ids[open[n]]; resp.ID != int64(id) {
+			return fmt.Errorf("an answer about lease %x to a keep-alive of lease %x", resp.ID, id)
+		}
+		k.answer(open[n], resp, sent)
 	}
-	return replies, clientv3.ContextError(ctx, err)
+	return err
+}
+
+func (k *keepAlives) answer(i int, resp *pb.LeaseKeepAliveResponse, sent time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if last := k.answered[i]; last == nil || last.sent.Before(sent) {
+		k.answered[i] = replyOf(resp, sent)
+	}
+}
+
+// take returns the answers so far.
+func (k *keepAlives) take() []*keepAliveReply {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.answered)
 }
 
 func replyOf(resp *pb.LeaseKeepAliveResponse, sent time.Time) *keepAliveReply {

@@ -36,11 +36,14 @@ func newClient(t testing.TB, addr string) *clientv3.Client {
 // newClientWith makes a client whose calls pass through interceptors.
 func newClientWith(t testing.TB, addr string, through ...grpc.UnaryClientInterceptor) *clientv3.Client {
 	t.Helper()
+	return newClientOf(t, addr, grpc.WithChainUnaryInterceptor(through...))
+}
+
+func newClientOf(t testing.TB, addr string, options ...grpc.DialOption) *clientv3.Client {
+	t.Helper()
 	again := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, MaxDelay: 50 * time.Millisecond}
-	c, err := clientv3.New(clientv3.Config{
-		Endpoints: strings.Split(addr, ","), Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}), grpc.WithChainUnaryInterceptor(through...)},
-	})
+	options = append(options, grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
+	c, err := clientv3.New(clientv3.Config{Endpoints: strings.Split(addr, ","), Logger: zap.NewNop(), DialOptions: options})
 	if err != nil {
 		t.Fatal(err)
 	}

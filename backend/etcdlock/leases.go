@@ -11,7 +11,6 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 )
 
 // errChanged says that an Owner's key, or a lease, is not as this connection knew it. Nothing was granted, and the call looks
@@ -269,25 +268,22 @@ func (s *leases) keepAlive(ctx context.Context, l *lease) error {
 
 // keepAliveAll keeps leases alive by one request, or by one stream.
 func (s *leases) keepAliveAll(ctx context.Context, all []*lease) []error {
-	ids := make([]clientv3.LeaseID, len(all))
+	calls := &keepAlives{ids: make([]clientv3.LeaseID, len(all)), answered: make([]*keepAliveReply, len(all))}
 	for i, l := range all {
-		ids[i] = l.id
+		calls.ids[i] = l.id
 	}
-	send := func(ctx context.Context, conn *grpc.ClientConn) ([]*keepAliveReply, error) {
-		return sendKeepAlives(ctx, conn, ids)
-	}
-	replies, err := hedge(ctx, func(ctx context.Context) ([]*keepAliveReply, error) {
-		return send(ctx, s.client.ActiveConnection())
-	}, onNewConn(s.client, send))
+	_, err := hedge(ctx, func(ctx context.Context) (struct{}, error) {
+		return calls.send(ctx, s.client.ActiveConnection())
+	}, onNewConn(s.client, calls.send))
 	errs := make([]error, len(all))
-	for i, l := range all {
+	for i, k := range calls.take() {
 		switch {
-		case err != nil:
+		case k == nil:
 			errs[i] = err
-		case replies[i].ttl <= 0:
+		case k.ttl <= 0:
 			errs[i] = rpctypes.ErrLeaseNotFound
 		default:
-			l.record(replies[i])
+			all[i].record(k)
 		}
 	}
 	return errs

@@ -8,7 +8,11 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // A hold that is renewed for longer than its lease lives moves to another lease, and keeps its key and its fence. When the
@@ -193,5 +197,48 @@ func TestTooLong(t *testing.T) {
 		next.TTL, next.Fixed = longer.TTL, fixed
 		refused(t, b, next, driver.ErrInvalid)
 		release(t, b, r)
+	}
+}
+
+// shortStreams ends each stream of keep-alives after that many answers, as a server does that is too busy.
+type shortStreams struct {
+	grpc.ClientStream
+	left int
+}
+
+func (s *shortStreams) RecvMsg(m any) error {
+	if s.left--; s.left < 0 {
+		return status.Error(codes.Unavailable, "busy")
+	}
+	return s.ClientStream.RecvMsg(m)
+}
+
+// Keep-alives that were answered before their stream ended count, and are not sent again.
+func TestKeepAlivesOfABrokenStream(t *testing.T) {
+	const answers = 10
+	c := newClientOf(t, testserver.Etcd(t, testserver.EtcdOptions{}).Addr(), grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+		streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := streamer(ctx, desc, conn, method, opts...)
+		if method == leaseKeepAlive {
+			s = &shortStreams{s, answers}
+		}
+		return s, err
+	}))
+	b := backendOf(t, c, nil)
+	var holds []driver.Hold
+	for range hedgeRounds * answers {
+		r := request("", driver.Exclusive)
+		acquire(t, b, r)
+		holds = append(holds, r.Hold)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	for i, err := range b.Renew(ctx, holds) {
+		if err != nil {
+			t.Errorf("hold %d: %v", i, err)
+		}
+	}
+	for _, h := range holds {
+		must.OK(t, b.Release(t.Context(), h))
 	}
 }
