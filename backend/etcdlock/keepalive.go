@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -33,8 +34,8 @@ type keepAlives struct {
 }
 
 // send makes one attempt to keep the leases alive that have no answer yet. The client's own method repeats itself, without a
-// pause, until a server answers. A stream of one message is a unary call, and cheaper.
-func (k *keepAlives) send(ctx context.Context, conn *grpc.ClientConn) (struct{}, error) {
+// pause, until a server answers. A stream of one message is a unary call, and cheaper. beat is called for each answer.
+func (k *keepAlives) send(ctx context.Context, conn *grpc.ClientConn, beat func()) (struct{}, error) {
 	k.mu.Lock()
 	var open []int
 	for i := range k.ids {
@@ -50,16 +51,17 @@ func (k *keepAlives) send(ctx context.Context, conn *grpc.ClientConn) (struct{},
 		sent, resp := time.Now(), &pb.LeaseKeepAliveResponse{}
 		err := conn.Invoke(ctx, leaseKeepAlive, &pb.LeaseKeepAliveRequest{ID: int64(k.ids[open[0]])}, resp)
 		if err == nil {
+			beat()
 			k.answer(open[0], resp, sent)
 		}
 		return struct{}{}, clientv3.ContextError(ctx, err)
 	}
-	return struct{}{}, clientv3.ContextError(ctx, k.stream(ctx, conn, open))
+	return struct{}{}, clientv3.ContextError(ctx, k.stream(ctx, conn, open, beat))
 }
 
 // stream sends keep-alives before it reads the answers, which come in the same order. Each answer counts at once: a server
 // that is too busy to answer all in time must not be asked for all of them again.
-func (k *keepAlives) stream(ctx context.Context, conn *grpc.ClientConn, open []int) error {
+func (k *keepAlives) stream(ctx context.Context, conn *grpc.ClientConn, open []int, beat func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewLeaseClient(conn).LeaseKeepAlive(ctx)
@@ -75,6 +77,7 @@ func (k *keepAlives) stream(ctx context.Context, conn *grpc.ClientConn, open []i
 		if id := k.ids[open[n]]; resp.ID != int64(id) {
 			return fmt.Errorf("an answer about lease %x to a keep-alive of lease %x", resp.ID, id)
 		}
+		beat()
 		k.answer(open[n], resp, sent)
 	}
 	return err
@@ -106,8 +109,9 @@ const hedgeRounds = 3
 // answer, or the answer leaves the outcome unknown. The client takes its servers in turn, so the
 // next one may answer. All its connections may be silent though the servers are well, as when a
 // firewall has forgotten them, and gRPC takes 13 seconds to notice: so repetitions also go
-// over a new connection. The request must be idempotent.
-func hedge[T any](ctx context.Context, own, fresh func(context.Context) (T, error)) (T, error) {
+// over a new connection, if the client's own ones are silent. If these answer others, the servers are busy, and each new connection
+// would make them busier. The request must be idempotent.
+func hedge[T any](ctx context.Context, pulse *pulse, own, fresh func(context.Context) (T, error)) (T, error) {
 	end, bounded := ctx.Deadline()
 	if !bounded {
 		return own(ctx)
@@ -129,24 +133,40 @@ func hedge[T any](ctx context.Context, own, fresh func(context.Context) (T, erro
 	}
 	tick := time.NewTicker(max(time.Until(end)/hedgeRounds, time.Millisecond))
 	defer tick.Stop()
+	var last time.Time
 	for round := 0; ; {
 		if round < hedgeRounds {
 			send(own)
-			if round > 0 {
+			if round > 0 && pulse.silentSince(last) {
 				send(fresh)
 			}
-			round++
+			round, last = round+1, time.Now()
 		}
 		select {
-		case last := <-replies:
+		case r := <-replies:
 			waiting--
-			final := last.err == nil || !outcomeUnknown(last.err) && !errors.Is(last.err, rpctypes.ErrNoLeader)
+			final := r.err == nil || !outcomeUnknown(r.err) && !errors.Is(r.err, rpctypes.ErrNoLeader)
 			if final || round == hedgeRounds && waiting == 0 || ctx.Err() != nil {
-				return last.resp, last.err
+				return r.resp, r.err
 			}
 		case <-tick.C:
 		}
 	}
+}
+
+// pulse is when a server has last answered over the client's own connections.
+type pulse struct {
+	last atomic.Pointer[time.Time]
+}
+
+func (p *pulse) beat() {
+	now := time.Now()
+	p.last.Store(&now)
+}
+
+func (p *pulse) silentSince(t time.Time) bool {
+	last := p.last.Load()
+	return last == nil || last.Before(t)
 }
 
 // onNewConn returns a function that sends a request over a new connection to one of the client's

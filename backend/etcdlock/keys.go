@@ -67,10 +67,15 @@ func (b *Backend) readKeys(ctx context.Context, keys []keyWrite) (changes []keyC
 	send := func(ctx context.Context, kv clientv3.KV) (*clientv3.TxnResponse, error) {
 		return kv.Txn(ctx).If(conds...).Else(gets...).Commit()
 	}
-	resp, err := hedge(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) { return send(ctx, b.client) },
-		onNewConn(b.client, func(ctx context.Context, conn *grpc.ClientConn) (*clientv3.TxnResponse, error) {
-			return send(ctx, clientv3.NewKVFromKVClient(pb.NewKVClient(conn), b.client))
-		}))
+	resp, err := hedge(ctx, &b.leases.pulse, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		resp, err := send(ctx, b.client)
+		if err == nil {
+			b.leases.pulse.beat()
+		}
+		return resp, err
+	}, onNewConn(b.client, func(ctx context.Context, conn *grpc.ClientConn) (*clientv3.TxnResponse, error) {
+		return send(ctx, clientv3.NewKVFromKVClient(pb.NewKVClient(conn), b.client))
+	}))
 	if errors.Is(err, rpctypes.ErrTooManyOps) && len(keys) > 1 {
 		half := len(keys) / 2
 		first, term, err := b.readKeys(ctx, keys[:half])

@@ -11,6 +11,7 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
 
 // errChanged says that an Owner's key, or a lease, is not as this connection knew it. Nothing was granted, and the call looks
@@ -92,6 +93,7 @@ const (
 type leases struct {
 	client *clientv3.Client
 	wg     wait.Group
+	pulse  pulse
 
 	mu       sync.Mutex
 	closed   bool
@@ -266,15 +268,36 @@ func (s *leases) keepAlive(ctx context.Context, l *lease) error {
 	return s.keepAliveAll(ctx, []*lease{l})[0]
 }
 
-// keepAliveAll keeps leases alive by one request, or by one stream.
+// maxStream is how many keep-alives share a stream. A server answers them one after the other, and while others write it keeps each
+// waiting until it has applied what it knows: streams wait side by side.
+const maxStream = 16
+
+// keepAliveAll keeps leases alive.
 func (s *leases) keepAliveAll(ctx context.Context, all []*lease) []error {
+	if len(all) <= maxStream {
+		return s.keepAliveStream(ctx, all)
+	}
+	errs := make([]error, len(all))
+	var wg wait.Group
+	for n := 0; n < len(all); n += maxStream {
+		some := all[n:min(n+maxStream, len(all))]
+		wg.Go(func() { copy(errs[n:], s.keepAliveStream(ctx, some)) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// keepAliveStream keeps leases alive by one request, or by one stream.
+func (s *leases) keepAliveStream(ctx context.Context, all []*lease) []error {
 	calls := &keepAlives{ids: make([]clientv3.LeaseID, len(all)), answered: make([]*keepAliveReply, len(all))}
 	for i, l := range all {
 		calls.ids[i] = l.id
 	}
-	_, err := hedge(ctx, func(ctx context.Context) (struct{}, error) {
-		return calls.send(ctx, s.client.ActiveConnection())
-	}, onNewConn(s.client, calls.send))
+	_, err := hedge(ctx, &s.pulse, func(ctx context.Context) (struct{}, error) {
+		return calls.send(ctx, s.client.ActiveConnection(), s.pulse.beat)
+	}, onNewConn(s.client, func(ctx context.Context, conn *grpc.ClientConn) (struct{}, error) {
+		return calls.send(ctx, conn, func() {})
+	}))
 	errs := make([]error, len(all))
 	for i, k := range calls.take() {
 		switch {

@@ -264,7 +264,7 @@ func TestHedge(t *testing.T) {
 					}
 					return 1, answer
 				}
-				_, err := hedge(ctx,
+				_, err := hedge(ctx, &pulse{},
 					func(ctx context.Context) (int, error) { return give(ctx, c.answers[sent.Add(1)-1]) },
 					func(ctx context.Context) (int, error) { return give(ctx, c.fresh) })
 				synctest.Wait() // for a request sent at the moment of the answer
