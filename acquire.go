@@ -213,12 +213,13 @@ func (c *contender) granted(h *hold, start instant, grant driver.Grant) (*Lease,
 		return nil, c.ctx.Err()
 	}
 	h.sh.mu.Lock()
+	h.next, h.last = grant.Fence, grant.Fence+grant.Fences-1
+	lease := h.newLease(c.ctx, now) // before Add: Close looks at MinHold without the mutex
 	if !c.env.watchdog.Add(&h.life, h, &c.s.terms, start, trust) {
 		h.sh.mu.Unlock()
 		return nil, ErrClosed
 	}
-	h.state, h.next, h.last = held, grant.Fence, grant.Fence+grant.Fences-1
-	lease := h.newLease(c.ctx, now)
+	h.state = held
 	c.enterQueue(h, now-start)
 	h.sh.mu.Unlock()
 	if c.watch != nil {
@@ -230,6 +231,7 @@ func (c *contender) granted(h *hold, start instant, grant driver.Grant) (*Lease,
 		e.Owner, e.Fence = h.owner, grant.Fence
 		emit(report, e, func() { unlockSilently(c.ctx, lease) })
 	}
+	h.reported.Store(true)
 	if h.gone.Load() {
 		h.Lose(renew.ErrGone, false)()
 	}

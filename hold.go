@@ -50,6 +50,7 @@ type hold struct {
 
 	longestTTL atomic.Int64 // the greatest TTL that a request had beyond that of the terms; raised under sh.mu
 	gone       atomic.Bool  // the backend says that it is gone, or it was lost
+	reported   atomic.Bool  // the observer knows of it
 	life       renew.Hold
 }
 
@@ -396,10 +397,13 @@ func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 	return err
 }
 
-// signalGone is called when the backend learns by itself that the hold is gone, perhaps before its grant has arrived.
+// signalGone is called when the backend learns by itself that the hold is gone, perhaps before its grant has arrived. Who
+// reports the grant looks at gone after that, so that the loss is reported after the grant.
 func (h *hold) signalGone() {
 	h.gone.Store(true)
-	go func() { h.Lose(renew.ErrGone, false)() }()
+	if h.reported.Load() {
+		go func() { h.Lose(renew.ErrGone, false)() }()
+	}
 }
 
 // deliverRevoke calls the user's Revocable function, once. From then on the hold is not handed off.

@@ -217,10 +217,14 @@ func TestLeakOfReentry(t *testing.T) {
 	c, reports := leaks(t, &distlock.Options{})
 	m := c.Mutex("x", distlock.Reentrant())
 	outer := mustLock(t, m)
-	func() {
-		expect.OK(t, expect.Err(m.Lock(outer.Context())))
-	}()
-	collected(t, reports, "x")
+	for _, again := range []func(context.Context) (*distlock.Lease, error){m.Lock, m.TryLock} {
+		func() {
+			expect.OK(t, expect.Err(again(outer.Context())))
+		}()
+		if e := collected(t, reports, "x"); !strings.Contains(e.Stack, "leak_test.go:") {
+			t.Errorf("taken at\n%s\nwant this test first", e.Stack)
+		}
+	}
 	mustUnlock(t, outer)
 	nothing(t, c, reports)
 }

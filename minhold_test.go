@@ -3,6 +3,7 @@ package distlock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -196,6 +197,38 @@ func TestMinHoldOfAProgramThatEnds(t *testing.T) {
 				_ = c.Close()
 			})
 		})
+	}
+}
+
+// A Close that meets grants keeps all their holds for MinHold, or there are none: it takes no hold for an older one.
+func TestCloseMeetsGrantsWithMinHold(t *testing.T) {
+	for range 20 {
+		store := memlock.NewStore()
+		c, other := must.Get(distlock.New(store.Connect(), nil))(t), client(t, store.Connect(), nil)
+		var taken [4][]*distlock.Lease
+		var all sync.WaitGroup
+		for i := range taken {
+			all.Go(func() {
+				for {
+					lease, err := c.Mutex(fmt.Sprint(i, ":", len(taken[i])), distlock.MinHold(2*ttl)).Lock(context.Background())
+					if err != nil {
+						expect.Be(t, err, distlock.ErrClosed, "Lock")
+						return
+					}
+					taken[i] = append(taken[i], lease)
+				}
+			})
+		}
+		time.Sleep(time.Millisecond)
+		expect.OK(t, c.Close(), "Close")
+		all.Wait()
+		for _, lease := range slices.Concat(taken[:]...) {
+			must.Be(t, lease.Err(), distlock.ErrClosed, "the lease")
+			info := must.Get(other.Inspect(t.Context(), lease.Name()))(t)
+			if len(info.Holders) != 1 || info.Holders[0].Left < ttl {
+				t.Fatalf("of a MinHold of %v: %v", 2*ttl, info.Holders)
+			}
+		}
 	}
 }
 

@@ -122,6 +122,7 @@ func (l lock) try(ctx context.Context, op string) (*Lease, error) {
 		return nil, err
 	}
 	if lease := l.reenter(ctx, FromContext(ctx)); lease != nil {
+		lease.recordStack()
 		return lease, nil
 	}
 	start := l.c.now()

@@ -169,6 +169,96 @@ func TestLostAsItIsGranted(t *testing.T) {
 	})
 }
 
+// closing is a rig whose watches call a function when they end.
+type closing struct {
+	*rig
+	closed func()
+}
+
+func (b *closing) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	w, err := b.rig.Watch(ctx, r)
+	next := w.Close
+	w.Close = func() { next(); b.closed() }
+	return w, err
+}
+
+// So is a hold that is lost between its grant and the report of that.
+func TestLostBeforeTheGrantIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorded
+		store := memlock.NewStore()
+		var request driver.Request
+		b := newRig()
+		b.Backend = store.Connect()
+		b.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			request = req
+			return next(ctx, req)
+		}
+		var once sync.Once
+		c := client(t, &closing{b, func() {
+			once.Do(func() {
+				expect.OK(t, b.Backend.Release(t.Context(), request.Hold))
+				request.OnLost()
+				synctest.Wait()
+			})
+		}}, &distlock.Options{Observer: r.observer()})
+		held := mustLock(t, client(t, store.Connect(), nil).Mutex("x"))
+		time.AfterFunc(time.Second, func() { mustUnlock(t, held) })
+		mustUnlock(t, mustLock(t, c.Mutex("x")))
+		if want := []string{"waiting", "granted", "lost", "granted", "released"}; !slices.Equal(r.kinds, want) {
+			t.Errorf("got %v, want %v", r.kinds, want)
+		}
+	})
+}
+
+// A lease that is lost while it is handed off, to a caller that does not get it, is reported as lost once, and not as
+// released. What the backend may have of it is released once.
+func TestLostAsItIsHandedOff(t *testing.T) {
+	for what, test := range map[string]struct {
+		lose     func(b *rig, held driver.Request)
+		releases int64
+	}{
+		"for sure": {func(b *rig, held driver.Request) {
+			_ = b.Backend.Release(context.Background(), held.Hold)
+			held.OnLost()
+		}, 0},
+		"without proof": {func(b *rig, _ driver.Request) {
+			b.set(func(r *rig) { r.renew = blackHole })
+			time.Sleep(ttl)
+		}, 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var r recorded
+				var held driver.Request
+				b := newRig()
+				b.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+					held = req
+					return next(ctx, req)
+				}
+				o := r.observer()
+				o.HandedOff = func(distlock.Event) {
+					test.lose(b, held)
+					synctest.Wait()
+					panic("an observer")
+				}
+				c := client(t, b, &distlock.Options{HandoffWindow: time.Hour, Observer: o})
+				first := mustLock(t, c.Mutex("x"))
+				time.AfterFunc(time.Second, func() { mustUnlock(t, first) })
+				if !panics(func() { mustLock(t, c.Mutex("x")) }) {
+					t.Fatal("the panic was swallowed")
+				}
+				time.Sleep(ttl)
+				ends := slices.DeleteFunc(slices.Clone(r.kinds), func(kind string) bool { return kind == "unanswered" })
+				if want := []string{"granted", "waiting", "released", "lost"}; !slices.Equal(ends, want) || b.releases.Load() != test.releases {
+					t.Errorf("got %v and %d releases, want %v and %d", ends, b.releases.Load(), want, test.releases)
+				}
+				free(t, c, "x")
+			})
+		})
+	}
+}
+
 // A hold that was reported as begun is reported as ended once, however it ends.
 func TestEachHoldIsReportedOnce(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, c *distlock.Client, held *distlock.Lease){
