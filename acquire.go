@@ -229,12 +229,12 @@ func (c *contender) granted(h *hold, start instant, grant driver.Grant) (*Lease,
 	if report := c.env.observer.Granted; report != nil {
 		e := c.event()
 		e.Owner, e.Fence = h.owner, grant.Fence
-		emit(report, e, func() { unlockSilently(c.ctx, lease) })
+		emit(report, e, func() {
+			h.grantReported()
+			unlockSilently(c.ctx, lease)
+		})
 	}
-	h.reported.Store(true)
-	if h.gone.Load() {
-		h.Lose(renew.ErrGone, false)()
-	}
+	h.grantReported()
 	if c.s.revoked != nil {
 		c.revoke.attach(h)
 	}

@@ -148,7 +148,7 @@ func (h *hold) attach(ctx context.Context) (*Lease, error) {
 	}
 	event := Event{Context: ctx, Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: lease.Fence(), Waited: now - start}
 	emit(h.env.observer.Granted, event, func() { _, _ = lease.Detach(ctx) })
-	h.reported.Store(true)
+	h.grantReported()
 	return lease, nil
 }
 

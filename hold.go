@@ -50,7 +50,7 @@ type hold struct {
 
 	longestTTL atomic.Int64 // the greatest TTL that a request had beyond that of the terms; raised under sh.mu
 	gone       atomic.Bool  // the backend says that it is gone, or it was lost
-	reported   atomic.Bool  // the observer knows of it
+	reported   atomic.Bool  // its grant was, to the observer
 	life       renew.Hold
 }
 
@@ -397,12 +397,20 @@ func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 	return err
 }
 
-// signalGone is called when the backend learns by itself that the hold is gone, perhaps before its grant has arrived. Who
-// reports the grant looks at gone after that, so that the loss is reported after the grant.
+// signalGone is called when the backend learns by itself that the hold is gone, perhaps before its grant has arrived. The
+// loss is reported after the grant.
 func (h *hold) signalGone() {
 	h.gone.Store(true)
 	if h.reported.Load() {
 		go func() { h.Lose(renew.ErrGone, false)() }()
+	}
+}
+
+// grantReported lets a loss be reported, also one that was signalled before.
+func (h *hold) grantReported() {
+	h.reported.Store(true)
+	if h.gone.Load() {
+		h.Lose(renew.ErrGone, false)()
 	}
 }
 

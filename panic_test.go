@@ -9,6 +9,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
@@ -114,6 +115,42 @@ func TestPanicInAnObserver(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A hold whose grant was reported with a panic is handed off, and the next lease ends as soon as the backend says that it
+// is gone.
+func TestPanicThatHandsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fired atomic.Bool
+		var lost func()
+		r := newRig()
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			time.Sleep(time.Second)
+			lost = req.OnLost
+			return next(ctx, req)
+		}
+		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour, Observer: &distlock.Observer{Granted: func(distlock.Event) {
+			if !fired.Swap(true) {
+				panic("an observer")
+			}
+		}}})
+		time.AfterFunc(time.Millisecond, func() {
+			lease := mustLock(t, c.Mutex("x"))
+			if n := r.acquires.Load(); n != 1 {
+				t.Errorf("%d attempts; want that the lease was handed off", n)
+			}
+			expect.OK(t, r.Backend.Release(t.Context(), driver.Hold{Name: "x", Owner: lease.Owner(), Mode: driver.Exclusive}))
+			start := time.Now()
+			lost()
+			<-lease.Context().Done()
+			within(t, "the end of the lease", time.Since(start), 0, 0)
+			_ = lease.Unlock(t.Context()) // ErrLost
+		})
+		if !panics(func() { mustLock(t, c.Mutex("x")) }) {
+			t.Fatal("the panic was swallowed")
+		}
+		time.Sleep(ttl)
+	})
 }
 
 // An Unlock that keeps the hold for MinHold renews it. A panic of the observer of that renewal leaves the lock to the next
