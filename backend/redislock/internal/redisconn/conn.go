@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -17,8 +18,9 @@ type pipelineConn struct {
 	client *redis.Client
 	own    bool
 
-	dialed      atomic.Pointer[ownConn] // the last one of ours
-	interrupted atomic.Bool             // for good
+	dialed       atomic.Pointer[ownConn] // the last one of ours
+	interruption sync.Once
+	interrupted  atomic.Bool // for good
 }
 
 // newOwnClient returns a client of ours. Only the connection that it dialed last can be interrupted.
@@ -48,12 +50,15 @@ func newOwnClient(o redis.Options, l *logins) *pipelineConn {
 	return c
 }
 
-// interrupt ends the command under way without an answer. The client can't be used any more.
+// interrupt ends the command under way without an answer. The client can't be used any more. Once a call has returned,
+// none has an effect: it would end awaitAnswer.
 func (c *pipelineConn) interrupt() {
-	c.interrupted.Store(true)
-	if own := c.dialed.Load(); own != nil {
-		own.Conn.SetDeadline(pastDeadline)
-	}
+	c.interruption.Do(func() {
+		c.interrupted.Store(true)
+		if own := c.dialed.Load(); own != nil {
+			own.Conn.SetDeadline(pastDeadline)
+		}
+	})
 }
 
 // awaitAnswer waits until the server has answered the interrupted command, or never will. A later
@@ -155,9 +160,9 @@ func (c *ownConn) refusal(answer []byte) error {
 	return nil
 }
 
-// Close leaves an interrupted connection open, for awaitAnswer.
+// Close leaves an interrupted connection open if awaitAnswer waits for its answer.
 func (c *ownConn) Close() error {
-	if c.client.interrupted.Load() {
+	if c.client.interrupted.Load() && c.answerDue.Load() {
 		return nil
 	}
 	return c.Conn.Close()

@@ -121,7 +121,7 @@ func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, x *pipelineR
 	p.mu.Lock()
 	switch {
 	case interrupted:
-		c.interrupt() // which may not have begun elsewhere
+		c.interrupt() // which may be under way elsewhere, or not have begun
 		landed = make(chan struct{})
 		if p.current == c && p.previous == nil && !p.closed {
 			p.replace()
