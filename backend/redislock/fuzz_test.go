@@ -45,7 +45,8 @@ type fuzzer struct {
 	backends []fuzzed
 	holds    [fuzzOwners]driver.Request
 	worlds   worlds
-	fence    uint64 // the greatest so far
+	turns    map[int]time.Time // since when a free lock may be kept for an owner
+	fence    uint64            // the greatest so far
 	unclear  int
 	grants   int
 	slowest  timed
@@ -65,7 +66,7 @@ func (c timed) String() string {
 // fuzz makes so many calls. Then every owner retries its release until it is answered. fuzz
 // returns the first answer that no state of the server explains.
 func (f *fuzzer) fuzz(ctx context.Context, calls int, storm, calm func()) error {
-	f.worlds = worlds{{}: true}
+	f.worlds, f.turns = worlds{{}: true}, map[int]time.Time{}
 	name := "fuzz:" + driver.NewOwner()
 	for i := range f.holds {
 		f.holds[i] = request(name, f.modes[0])
@@ -89,7 +90,7 @@ func (f *fuzzer) fuzz(ctx context.Context, calls int, storm, calm func()) error 
 			o.err = f.call(ctx, &o, nil)
 			o.answer = answerOf(o.err)
 		}
-		if f.worlds = f.worlds.after(o); len(f.worlds) == 0 {
+		if f.worlds = f.possible().after(o); len(f.worlds) == 0 {
 			return fmt.Errorf("at the end: %v", o)
 		}
 	}
@@ -114,6 +115,7 @@ func (f *fuzzer) draw() []op {
 // round makes calls side by side.
 func (f *fuzzer) round(ctx context.Context, ops []op) error {
 	grants, took := make([]driver.Grant, len(ops)), make([]time.Duration, len(ops))
+	began := time.Now()
 	var wg sync.WaitGroup
 	for i := range ops {
 		wg.Go(func() {
@@ -123,7 +125,7 @@ func (f *fuzzer) round(ctx context.Context, ops []op) error {
 		})
 	}
 	wg.Wait()
-	before := f.worlds
+	before := f.possible()
 	for i := range ops {
 		ops[i].answer = answerOf(ops[i].err)
 		if took[i] > f.slowest.took {
@@ -136,8 +138,30 @@ func (f *fuzzer) round(ctx context.Context, ops []op) error {
 	if f.worlds = before.afterAll(ops); len(f.worlds) == 0 {
 		return fmt.Errorf("the holds may have been %v; then, in any order, %v", before, ops)
 	}
+	f.noteTurns(began)
 	f.renewOwners(ops)
 	return f.checkFences(ops, grants)
+}
+
+// noteTurns notes for whom a free lock may be kept since a round began.
+func (f *fuzzer) noteTurns(began time.Time) {
+	for owner := range fuzzOwners {
+		if _, noted := f.turns[owner]; !f.worlds.next(owner) {
+			delete(f.turns, owner)
+		} else if !noted {
+			f.turns[owner] = began
+		}
+	}
+}
+
+// possible returns the worlds that are possible by now: a free lock is kept for TurnLife, and a machine can stall for longer.
+func (f *fuzzer) possible() worlds {
+	for _, since := range f.turns {
+		if time.Since(since) > driver.TurnLife/2 {
+			return f.worlds.withoutTurns()
+		}
+	}
+	return f.worlds
 }
 
 func (f *fuzzer) call(ctx context.Context, o *op, g *driver.Grant) (err error) {

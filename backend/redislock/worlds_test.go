@@ -170,6 +170,32 @@ func (ws worlds) afterAll(ops []op) worlds {
 	return next
 }
 
+// free reports whether nobody holds.
+func (w world) free() bool { return w.holds == [fuzzOwners]driver.Mode{} }
+
+// next reports whether a free lock may be kept for an owner.
+func (ws worlds) next(owner int) bool {
+	for w := range ws {
+		if w.free() && w.line[0] == owner+1 {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutTurns adds the worlds in which first places of a free lock have ended.
+func (ws worlds) withoutTurns() worlds {
+	all := worlds{}
+	for w := range ws {
+		all[w] = true
+		for w.free() && w.line[0] != 0 {
+			w.leave(w.line[0] - 1)
+			all[w] = true
+		}
+	}
+	return all
+}
+
 // may reports whether an owner may hold in a mode.
 func (ws worlds) may(owner int, mode driver.Mode) bool {
 	for w := range ws {
