@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var update = flag.Bool("update", false, "write scripts/composed anew")
@@ -41,22 +42,13 @@ func TestComposedScripts(t *testing.T) {
 			sc.sources[redisconn.PubSubClassic]().text
 	}
 	if *update {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.RemoveAll(dir))
+		must.OK(t, os.MkdirAll(dir, 0o755))
 		for name, text := range want {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 		}
 	}
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(os.ReadDir(dir))(t)
 	var names []string
 	for _, f := range files {
 		names = append(names, f.Name())

@@ -16,6 +16,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -97,14 +98,8 @@ var sentinelWays = []way{{"url", func(t testing.TB, addrs []string, opts Options
 
 func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
 	t.Helper()
-	u, err := driver.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := parseURL(u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(driver.ParseURL(url))(t)
+	to := must.Get(parseURL(u))(t)
 	to.server.Dialer = n.dial
 	b, err := NewConn(to.connect(), &opts)
 	return opened(t, b, err)

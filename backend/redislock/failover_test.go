@@ -14,6 +14,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -179,22 +180,14 @@ func copies(t *testing.T, s *testserver.RedisServer, key string, wanted int) int
 	t.Helper()
 	c := raw(t, s.Addr()).Conn() // WAIT counts its own connection's writes only
 	defer c.Close()
-	if err := c.Set(t.Context(), key, "1", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	n, err := c.Wait(t.Context(), wanted, tooLong).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Set(t.Context(), key, "1", 0).Err())
+	n := must.Get(c.Wait(t.Context(), wanted, tooLong).Result())(t)
 	return n
 }
 
 func allKeys(t *testing.T, s *testserver.RedisServer) []string {
 	t.Helper()
-	keys, err := raw(t, s.Addr()).Keys(t.Context(), "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := must.Get(raw(t, s.Addr()).Keys(t.Context(), "*").Result())(t)
 	return keys
 }
 
@@ -213,10 +206,7 @@ var serviceOpeners = []struct {
 	open func(t testing.TB, s *service, opts Options) *Backend
 }{{"url", func(t testing.TB, s *service, opts Options) *Backend {
 	u, _ := driver.ParseURL("redis://service")
-	to, err := parseURL(u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := must.Get(parseURL(u))(t)
 	to.server.Dialer = s.dial
 	b, err := NewConn(to.connect(), &opts)
 	return opened(t, b, err)
@@ -296,7 +286,5 @@ func TestScriptlessLeavesAReplacedMaster(t *testing.T) {
 
 func demote(t *testing.T, s *testserver.RedisServer) {
 	t.Helper()
-	if _, err := s.Do("REPLICAOF", "127.0.0.1", "1"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.Do("REPLICAOF", "127.0.0.1", "1"))(t)
 }

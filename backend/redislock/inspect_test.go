@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -37,9 +38,7 @@ func fill(t *testing.T, c *redis.Client, prefix string, n int, types ...string) 
 			}
 		}
 	}
-	if _, err := p.Exec(bg); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(p.Exec(bg))(t)
 }
 
 // holdAll takes a lock in each mode that b has, and one that is waited for in the queue only.
@@ -180,9 +179,7 @@ func refusesOther(t *testing.T, b *Backend, c *redis.Client, what string, write 
 	r = request("", r.Mode)
 	r.Limit, r.Queue = 42, queue // as many as the number in the key, which is no semaphore
 	key := b.layout.Prefix + r.Name
-	if err := write(c, key); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, write(c, key))
 	before := c.Dump(bg, key).Val()
 	_, err := b.Acquire(t.Context(), r)
 	if !errors.Is(err, driver.ErrInvalid) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -88,10 +89,7 @@ func keysBeside(t *testing.T, b *Backend, c *redis.Client, name string) []string
 		layouts.Tagged(name)+":"+javaOwner+":rwlock_timeout:12", "redisson_unlock_latch:"+layouts.Tagged(name)+":0123456789abcdef0123456789abcdef",
 		layouts.Tagged(name)+":distlock:none", "distlock_guard:{"+name+"}", "{"+name+"}:distlock_guard")
 	lifeOf(t, b, c, name, func() {
-		found, err := c.Keys(t.Context(), "*").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must.Get(c.Keys(t.Context(), "*").Result())(t)
 		keys = append(keys, found...)
 	})
 	keys = slices.DeleteFunc(keys, func(key string) bool { return key == name })

@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/scriptless"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
@@ -181,10 +182,7 @@ func signalled(t testing.TB, w driver.Watch) {
 func dump(t testing.TB, c *redis.Client, r driver.Request) []string {
 	t.Helper()
 	ctx := context.Background()
-	keys, err := c.Keys(ctx, "*"+r.Name+"*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := must.Get(c.Keys(ctx, "*"+r.Name+"*").Result())(t)
 	var lines []string
 	for _, key := range keys {
 		ttl := "no TTL"
@@ -262,9 +260,7 @@ func listen(t testing.TB, c *redis.Client, channels ...string) *messages {
 	ps := c.Subscribe(t.Context(), channels...)
 	t.Cleanup(func() { ps.Close() })
 	for range channels {
-		if _, err := ps.Receive(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(ps.Receive(t.Context()))(t)
 	}
 	return &messages{t, ps}
 }

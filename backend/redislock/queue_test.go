@@ -10,6 +10,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -386,9 +387,7 @@ func TestJavaWaiterIsTakenOut(t *testing.T) {
 	defer watch.Close()
 	java := r.Hold
 	java.Owner = javaField
-	if err := b.Release(t.Context(), java); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Release(t.Context(), java))
 	signalled(t, watch)
 	acquire(t, b, w)
 }

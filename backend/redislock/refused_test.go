@@ -10,6 +10,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -214,16 +215,12 @@ func TestTooManyClients(t *testing.T) {
 	c := raw(t, srv.Addr()).Conn()
 	defer c.Close()
 	for _, command := range [][]any{{"CONFIG", "SET", "maxclients", "1"}, {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"}} {
-		if err := c.Do(t.Context(), command...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Do(t.Context(), command...).Err())
 	}
 	_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
 	if !errors.Is(err, driver.ErrUnsent) || driver.Final(err) || !strings.Contains(err.Error(), "max number of clients") {
 		t.Errorf("no room: %v", err)
 	}
-	if err := c.Do(t.Context(), "CONFIG", "SET", "maxclients", "100").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Do(t.Context(), "CONFIG", "SET", "maxclients", "100").Err())
 	acquire(t, b, request("", driver.Exclusive))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -225,16 +226,10 @@ func extend(t *testing.T, b *Backend, h driver.Hold) {
 // endsOf returns when each key of a name ends, and each member of a sorted set, in ms.
 func endsOf(t *testing.T, c *redis.Client, name string) map[string]int64 {
 	t.Helper()
-	keys, err := c.Keys(t.Context(), "*"+name+"*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := must.Get(c.Keys(t.Context(), "*"+name+"*").Result())(t)
 	ends := map[string]int64{}
 	for _, key := range keys {
-		ms, err := c.Do(t.Context(), "PEXPIRETIME", key).Int64()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ms := must.Get(c.Do(t.Context(), "PEXPIRETIME", key).Int64())(t)
 		if ms < 0 {
 			ms = math.MaxInt64
 		}
@@ -289,9 +284,7 @@ func TestLossIsAMastersWord(t *testing.T) {
 				list = append(list, held{fmt.Sprint(name, " ", mode), b, r})
 			}
 		}
-		if _, err := srv.Do("REPLICAOF", host, port); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(srv.Do("REPLICAOF", host, port))(t)
 		awaitReplica(t, master)
 		c := raw(t, srv.Addr())
 		eventually(t, "the replica has its master's data", func() bool { return c.Exists(t.Context(), list[0].r.Name).Val() == 0 })
@@ -324,14 +317,10 @@ func TestRenewalsWithoutMemory(t *testing.T) {
 		var all []driver.Request
 		for _, m := range allModes {
 			r := request(fmt.Sprint(layout, m), m)
-			if _, err := b.Acquire(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(b.Acquire(t.Context(), r))(t)
 			all = append(all, r)
 		}
-		if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
 		for _, r := range all {
 			if err := errors.Join(b.Renew(t.Context(), []driver.Hold{r.Hold})...); err != nil {
 				t.Errorf("%v, layout %v: renew: %v", r.Mode, layout, err)
@@ -344,8 +333,6 @@ func TestRenewalsWithoutMemory(t *testing.T) {
 				t.Errorf("%v, layout %v: granted", r.Mode, layout)
 			}
 		}
-		if err := c.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -381,9 +382,7 @@ func TestScriptsAreForbiddenMeanwhile(t *testing.T) {
 
 func admin(t *testing.T, c *redis.Client, rule string) {
 	t.Helper()
-	if err := c.Do(t.Context(), "ACL", "SETUSER", "default", rule).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Do(t.Context(), "ACL", "SETUSER", "default", rule).Err())
 }
 
 func TestLongScriptlessClusterConformance(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -141,10 +142,7 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 // The first fence of a millisecond has the clock's microseconds, and no id is smaller than what the counter gave.
 func TestIDOfAFence(t *testing.T) {
 	c := raw(t, testserver.SharedRedis(t).Addr())
-	source, err := parts.ReadFile("scripts/fence_stream.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(parts.ReadFile("scripts/fence_stream.lua"))(t)
 	const clock = `
 		local redis = {call = function(command, _, _, _, id)
 			if command == 'TIME' then
@@ -224,9 +222,7 @@ func TestReleaseTellsALiveFairWaiter(t *testing.T) {
 	c.ZAdd(t.Context(), layouts.Redisson("", false).QueueKeys(r.Name)[2], redis.Z{Score: float64(now - 1000), Member: "dead:1"}, redis.Z{Score: float64(now + 300000), Member: "live:2"})
 	live := c.Subscribe(t.Context(), layouts.LockChannel(r.Name)+":live:2")
 	defer live.Close()
-	if _, err := live.Receive(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(live.Receive(t.Context()))(t)
 	release(t, b, r)
 	if m, err := live.ReceiveTimeout(t.Context(), tooLong); err != nil || m.(*redis.Message).Payload != "0" {
 		t.Errorf("the live waiter got %v, %v", m, err)

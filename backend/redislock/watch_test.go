@@ -12,6 +12,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -286,10 +287,7 @@ func TestClusterRenewsWhatItCan(t *testing.T) {
 		r.TTL = time.Hour
 		acquire(t, b, r)
 		holds = append(holds, r.Hold)
-		at, err := b.client.At(t.Context(), r.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := must.Get(b.client.At(t.Context(), r.Name))(t)
 		dead[r.Name] = strings.Contains(at.Name(), frozen.Addr())
 	}
 	frozen.Pause()

@@ -10,14 +10,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Commands that were given up before they were sent do not pile up before a silent server.
 func TestPipelineForgetsWhatWasNotSent(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	c := newGoRedisServer(&redis.Options{Addr: l.Addr().String(), DialTimeout: time.Minute, ReadTimeout: time.Minute})
 	defer c.Close()
