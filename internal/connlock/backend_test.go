@@ -9,6 +9,7 @@ import (
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestConnectionsThatDoNotExcludeEachOtherAreRefused(t *testing.T) {
@@ -214,9 +215,7 @@ func TestCallsAfterClose(t *testing.T) {
 		b := newFake(t, &fakeServer{})
 		r := request("lock")
 		take(t, b, r)
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Close())
 		_, acquire := b.Acquire(t.Context(), r)
 		_, watch := b.Watch(t.Context(), r)
 		for i, err := range slices.Concat([]error{acquire, watch, b.Release(t.Context(), r.Hold), b.Commit(t.Context(), r.Owner, nil)}, b.Renew(t.Context(), []lock.Hold{r.Hold})) {

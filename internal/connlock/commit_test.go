@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock"
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestCommitEndsTheHold(t *testing.T) {
@@ -18,14 +19,12 @@ func TestCommitEndsTheHold(t *testing.T) {
 		b := newFake(t, &fakeServer{}, joins)
 		r := request("lock")
 		take(t, b, r)
-		if err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+		must.OK(t, b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
 			if tx == nil {
 				t.Error("there is no transaction")
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		take(t, b, request("lock"))
 		release(t, b, r) // it was released already
 		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, lock.ErrLost) {
@@ -42,20 +41,11 @@ func TestHandOffAfterACommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
 		b := newFake(t, f, joins)
-		rival, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake", Joins: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rival := must.Get(New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake", Joins: true}))(t)
 		defer rival.Close()
-		c, err := distlock.New(b, &distlock.Options{HandoffWindow: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(b, &distlock.Options{HandoffWindow: time.Minute}))(t)
 		defer c.Close()
-		first, err := c.Mutex("lock").Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := must.Get(c.Mutex("lock").Lock(t.Context()))(t)
 		second := make(chan *distlock.Lease, 1)
 		go func() {
 			l, err := c.Mutex("lock").Lock(t.Context())
@@ -65,9 +55,7 @@ func TestHandOffAfterACommit(t *testing.T) {
 			second <- l
 		}()
 		synctest.Wait()
-		if err := b.Commit(t.Context(), first.Owner(), func(*sql.Tx) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Commit(t.Context(), first.Owner(), func(*sql.Tx) error { return nil }))
 		r := request("lock")
 		take(t, rival, r)
 		if err := first.Unlock(t.Context()); err != nil {
@@ -93,9 +81,7 @@ func TestWaiterIsGrantedDuringACommit(t *testing.T) {
 		take(t, b, r)
 		w := watch(t, b, next)
 		defer w.Close()
-		if err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { return nil }))
 		<-w.Ready
 		take(t, b, next)
 		release(t, b, r)
@@ -145,14 +131,9 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 // A statement that finds the connection broken while a transaction is open returns, and so does Close.
 func TestBrokenConnectionOfATransaction(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		conn, err := (&fakeServer{}).pool(t).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get((&fakeServer{}).pool(t).Conn(t.Context()))(t)
 		x := &Tx{Conn: conn}
-		if _, err := x.Begin(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(x.Begin(t.Context()))(t)
 		if err := x.Exec(t.Context(), "anything"); err == nil {
 			t.Error("no error")
 		}

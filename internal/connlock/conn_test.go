@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // closeIdle closes the idle connections.
@@ -111,10 +112,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{limit: 3})
 		take(t, b, request("mine"))
-		others, err := b.DB.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		others := must.Get(b.DB.Conn(t.Context()))(t)
 		defer others.Close()
 		if n := b.DB.Stats().InUse; n != 3 {
 			t.Fatalf("%d connections are in use, want 3", n)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // fakeServer is a server in memory, and the Dialect for it. Tests with a fakeServer run in virtual
@@ -48,10 +49,7 @@ func newFake(t *testing.T, f *fakeServer, change ...func(*Config)) *Backend {
 	for _, f := range change {
 		f(&c)
 	}
-	b, err := New(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), c))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }

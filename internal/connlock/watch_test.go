@@ -8,14 +8,12 @@ import (
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func watch(t *testing.T, b *Backend, r lock.Request) lock.Watch {
 	t.Helper()
-	w, err := b.Watch(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), r))(t)
 	return w
 }
 
