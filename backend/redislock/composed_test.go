@@ -25,7 +25,7 @@ func allScripts() map[string]*script {
 		all["string_"+name], all["redisson_"+name] = ofString, ofRedisson
 	}
 	for _, mode := range allModes {
-		s, r := stringScripts[mode], redissonScripts[mode]
+		s, r := stringScripts()[mode], redissonScripts()[mode]
 		add(mode.String()+"_acquire", s.acquire, r.acquire)
 		add(mode.String()+"_renew", s.renew, r.renew)
 		add(mode.String()+"_release", s.release, r.release)

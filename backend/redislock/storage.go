@@ -47,9 +47,9 @@ type scripted struct {
 }
 
 func newScripted(b *Backend) *scripted {
-	s := &scripted{client: b.client, pubsub: b.pubsub, layout: b.layout, scripts: &stringScripts, send: b.client.Do}
+	s := &scripted{client: b.client, pubsub: b.pubsub, layout: b.layout, scripts: stringScripts(), send: b.client.Do}
 	if b.layout.Redisson {
-		s.scripts = &redissonScripts
+		s.scripts = redissonScripts()
 	}
 	return s
 }
@@ -57,27 +57,33 @@ func newScripted(b *Backend) *scripted {
 // modeScripts are the scripts for the holds of one mode.
 type modeScripts struct{ acquire, renew, release *script }
 
-var stringScripts = [...]modeScripts{
-	driver.Exclusive: {
-		acquire: compose("fence_stream", "string_take_free", "foreign", "queue", "enqueue", "string_take"),
-		renew:   compose("fence_stream", "ask", "lost", "keep", "string_keep"),
-		release: compose("ask", "publish", "string_release_alone", "lost", "queue", "dequeue", "string_release"),
-	},
-	driver.Write:   writeScripts("fence_stream"),
-	driver.Read:    readScripts("fence_stream"),
-	driver.Counted: countedScripts("fence_stream"),
-}
+// The tables are made by the first backend that needs them, and not by each program that links this package.
 
-var redissonScripts = [...]modeScripts{
-	driver.Exclusive: {
-		acquire: compose("fence_token", "hold", "foreign", "queue", "enqueue", "hash_take"),
-		renew:   compose("fence_token", "ask", "lost", "keep", "hash_keep"),
-		release: compose("ask", "lost", "publish", "queue", "dequeue", "hash_release"),
-	},
-	driver.Write:   writeScripts("fence_token"),
-	driver.Read:    readScripts("fence_token"),
-	driver.Counted: countedScripts("fence_token"),
-}
+var stringScripts = sync.OnceValue(func() *[driver.Counted + 1]modeScripts {
+	return &[...]modeScripts{
+		driver.Exclusive: {
+			acquire: compose("fence_stream", "string_take_free", "foreign", "queue", "enqueue", "string_take"),
+			renew:   compose("fence_stream", "ask", "lost", "keep", "string_keep"),
+			release: compose("ask", "publish", "string_release_alone", "lost", "queue", "dequeue", "string_release"),
+		},
+		driver.Write:   writeScripts("fence_stream"),
+		driver.Read:    readScripts("fence_stream"),
+		driver.Counted: countedScripts("fence_stream"),
+	}
+})
+
+var redissonScripts = sync.OnceValue(func() *[driver.Counted + 1]modeScripts {
+	return &[...]modeScripts{
+		driver.Exclusive: {
+			acquire: compose("fence_token", "hold", "foreign", "queue", "enqueue", "hash_take"),
+			renew:   compose("fence_token", "ask", "lost", "keep", "hash_keep"),
+			release: compose("ask", "lost", "publish", "queue", "dequeue", "hash_release"),
+		},
+		driver.Write:   writeScripts("fence_token"),
+		driver.Read:    readScripts("fence_token"),
+		driver.Counted: countedScripts("fence_token"),
+	}
+})
 
 func writeScripts(fences string) modeScripts {
 	return modeScripts{
