@@ -14,7 +14,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	var number uint64
-	err := b.withKey(ctx, r.Name, func(own context.Context) (err error) {
+	err := b.withOwner(ctx, r.Owner, func(own context.Context) (err error) {
 		if h := b.holdOf(r.Owner, r.Name); h != nil {
 			number, err = b.regrant(own, h, r)
 		} else {
@@ -43,13 +43,19 @@ func (b *Backend) lockOf(r driver.Request) Lock {
 	return Lock{Name: r.Name, Key: b.Dialect.Key(r.Name), Owner: r.Owner, Meta: r.Meta}
 }
 
-// attempt tries to take a lock on a connection without one, and returns the number of the grant.
+// attempt tries to take a lock on a connection without one, and returns the number of the grant. Attempts for one key take
+// turns: many at one moment need one connection.
 func (b *Backend) attempt(ctx context.Context, r driver.Request) (uint64, error) {
+	l := b.lockOf(r)
+	leave, err := b.keys.Lock(ctx, l.Key)
+	if err != nil {
+		return 0, driver.Unsent(err)
+	}
+	defer leave()
 	c, err := b.connFor(ctx, r.TTL)
 	if err != nil {
 		return 0, driver.Unsent(err) // there is no connection to send it on
 	}
-	l := b.lockOf(r)
 	number, ok := uint64(0), false
 	err = c.do(ctx, ctx, 0, func(own context.Context) (err error) {
 		number, ok, err = c.conn.TryLock(own, l)

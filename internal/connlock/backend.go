@@ -79,6 +79,7 @@ type Backend struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	tasks   wait.Group
+	owners  wait.KeyedMutex[string]
 	keys    wait.KeyedMutex[string]
 	waiting atomic.Int32 // connections that wait
 	pool    *sql.DB      // of connections for locks, each of which is one of Config.DB
@@ -134,11 +135,11 @@ func (b *Backend) goTask(f func()) bool {
 	return !b.closed
 }
 
-// withKey is detach while no other call for the name runs: a release must not pass an attempt whose caller has given up, and
-// many attempts at one moment need one connection.
-func (b *Backend) withKey(ctx context.Context, name string, f func(context.Context) error) error {
+// withOwner is detach while no other call for the owner runs: a release must not pass an attempt whose caller has given up.
+// It waits for no other owner, whose attempt may wait for a connection that a release makes room for.
+func (b *Backend) withOwner(ctx context.Context, owner string, f func(context.Context) error) error {
 	return b.detach(ctx, func(own context.Context) error {
-		leave, err := b.keys.Lock(own, b.Dialect.Key(name))
+		leave, err := b.owners.Lock(own, owner)
 		if err != nil {
 			return err
 		}

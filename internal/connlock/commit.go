@@ -25,6 +25,11 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 	}
 	own, end := b.bounded(ctx)
 	defer end()
+	leave, err := b.owners.Lock(own, owner)
+	if err != nil {
+		return b.wrapError("commit", h.lock.Name, err)
+	}
+	defer leave()
 	return b.wrapError("commit", h.lock.Name, h.commit(own, work))
 }
 

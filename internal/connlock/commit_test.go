@@ -116,6 +116,55 @@ func TestReleaseDuringACommit(t *testing.T) {
 	})
 }
 
+// A release that waits for a Commit has nothing left to release, like one that comes later.
+func TestReleaseThatWaitsForACommit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f, joins)
+		r := request("lock")
+		take(t, b, r)
+		blocked := make(chan struct{})
+		f.set(func() { f.blocked = blocked })
+		committed, released := make(chan error, 1), make(chan error, 1)
+		go func() { committed <- b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { return nil }) }()
+		synctest.Wait()
+		go func() { released <- b.Release(t.Context(), r.Hold) }()
+		synctest.Wait()
+		close(blocked)
+		if err := <-committed; err != nil {
+			t.Errorf("Commit: %v", err)
+		}
+		if err := <-released; err != nil {
+			t.Errorf("Release: %v", err)
+		}
+	})
+}
+
+// A Commit that comes during a release does no work: its transaction has no lock any more.
+func TestCommitDuringARelease(t *testing.T) {
+	for range 300 {
+		bubble(t, func(t *testing.T) {
+			f := &fakeServer{unlockTime: time.Second}
+			b := newFake(t, f, joins)
+			r := request("lock")
+			take(t, b, r)
+			released := make(chan error, 1)
+			go func() { released <- b.Release(t.Context(), r.Hold) }()
+			synctest.Wait()
+			err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error {
+				t.Error("the work runs without the lock")
+				return nil
+			})
+			if !errors.Is(err, lock.ErrLost) {
+				t.Errorf("Commit: %v, want ErrLost", err)
+			}
+			if err := <-released; err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		})
+	}
+}
+
 func TestCommitWithoutAnAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{unanswered: true}, joins)

@@ -189,3 +189,35 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		}
 	})
 }
+
+// A release needs no connection, and waits for no attempt that waits for one: it may have to make room for it.
+func TestReleaseWhileAnAttemptWaitsForAConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{limit: 3})
+		held := request("lock")
+		take(t, b, held)
+		closeIdle(b)
+		for range 2 {
+			theirs, err := b.DB.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer theirs.Close()
+		}
+		next := make(chan error)
+		go func() {
+			_, err := b.Acquire(t.Context(), request("lock"))
+			next <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.Release(ctx, held.Hold); err != nil {
+			t.Errorf("Release while an attempt waits: %v", err)
+		}
+		closeIdle(b)
+		if err := <-next; err != nil {
+			t.Errorf("the attempt: %v", err)
+		}
+	})
+}

@@ -35,6 +35,7 @@ type fakeServer struct {
 	loose      bool          // connections do not exclude each other
 	unanswered bool          // commits get no answer
 	commitTime time.Duration // from the end of the locks to the answer
+	unlockTime time.Duration // from the end of the lock to the answer
 	silent     int           // connections opened so far whose TryLock and Ping get no answer
 	lease      time.Duration // the last one
 	confirm    error         // the result of Confirm
@@ -260,6 +261,7 @@ func (c *fakeConn) Unlock(_ context.Context, l Lock) error {
 	if err := c.f.answer(); err != nil {
 		return err
 	}
+	defer time.Sleep(c.f.unlockTime)
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	if c.f.has[l.Key] != c && !c.f.loose {

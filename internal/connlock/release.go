@@ -18,7 +18,7 @@ func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
 	if h := b.holdOf(d.Owner, d.Name); h != nil {
 		h.revoked.Store(h.working.Load()) // a Commit under way fails
 	}
-	err := b.withKey(ctx, d.Name, func(own context.Context) error { return b.release(own, d) })
+	err := b.withOwner(ctx, d.Owner, func(own context.Context) error { return b.release(own, d) })
 	return b.wrapError("release", d.Name, err)
 }
 
@@ -49,11 +49,12 @@ func (h *hold) unlock(ctx context.Context) error {
 		err := c.conn.Unlock(own, h.lock)
 		if err != nil {
 			c.lose()
+			return err
 		}
-		return err
+		h.end(false) // nothing else is sent for it
+		return nil
 	})
 	if err == nil {
-		h.end(false)
 		c.leave()
 	}
 	return err
