@@ -12,7 +12,8 @@ import (
 const (
 	minPool = 3 // connections of a limited pool: two to probe with, and one for others
 
-	// maxIdle and idleTime bound the idle connections that are kept. The server may end them sooner.
+	// maxIdle and idleTime bound the idle connections that are kept. Those of short TTLs are closed sooner, before the server
+	// ends them, which it would log.
 	maxIdle  = 16
 	idleTime = 10 * time.Second
 )
@@ -85,12 +86,13 @@ func (c *lockConn) IsValid() bool { return !c.isDead() && c.conn.Alive() == nil 
 
 // connFor returns a connection without a lock, for a TTL. It ends with leave, or with lose.
 func (b *Backend) connFor(ctx context.Context, ttl time.Duration) (*lockConn, error) {
-	if limit := b.DB.Stats().MaxOpenConnections; limit > 0 {
-		if b.pool.Stats().InUse >= limit-1 {
-			return nil, fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL", limit)
-		}
-		b.pool.SetMaxOpenConns(limit - 1)
+	limit := b.DB.Stats().MaxOpenConnections
+	if limit > 0 && b.pool.Stats().InUse >= limit-1 {
+		return nil, fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL", limit)
 	}
+	b.pool.SetMaxOpenConns(max(limit-1, 0))
+	lease := min(max(ttl, minTTL), maxTTL)
+	b.pool.SetConnMaxIdleTime(min(idleTime, lease/2))
 	owner, err := b.pool.Conn(ctx)
 	if err != nil {
 		return nil, err
@@ -98,7 +100,6 @@ func (b *Backend) connFor(ctx context.Context, ttl time.Duration) (*lockConn, er
 	var c *lockConn
 	owner.Raw(func(raw any) error { c = raw.(*lockConn); return nil })
 	c.owner = owner
-	lease := min(max(ttl, minTTL), maxTTL)
 	if c.lease == lease {
 		return c, nil
 	}

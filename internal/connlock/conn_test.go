@@ -95,6 +95,12 @@ func TestLimitOfThePool(t *testing.T) {
 		}
 		release(t, b, first)
 		take(t, b, request("c"))
+		b.DB.SetMaxOpenConns(0)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := b.Acquire(ctx, request("d")); err != nil {
+			t.Errorf("the limit that was removed: %v", err)
+		}
 	})
 }
 
@@ -170,6 +176,22 @@ func TestConnectionOfAStaleHoldIsClosed(t *testing.T) {
 		w.Close()
 		release(t, b, second)
 		time.Sleep(time.Hour)
+		if n := b.DB.Stats().InUse; n > 0 {
+			t.Errorf("%d connections are in use", n)
+		}
+	})
+}
+
+// The connection of a short TTL is closed before the server ends it.
+func TestIdleConnectionOfAShortTTL(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{})
+		r := request("lock")
+		r.TTL = 4 * time.Second
+		take(t, b, r)
+		release(t, b, r)
+		time.Sleep(r.TTL)
+		synctest.Wait()
 		if n := b.DB.Stats().InUse; n > 0 {
 			t.Errorf("%d connections are in use", n)
 		}

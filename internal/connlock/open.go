@@ -26,7 +26,6 @@ func New(ctx context.Context, c Config) (*Backend, error) {
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.pool = sql.OpenDB(connector{b})
-	b.pool.SetConnMaxIdleTime(idleTime)
 	b.pool.SetMaxIdleConns(maxIdle)
 	if err := b.probe(ctx); err != nil {
 		b.Close()
