@@ -69,7 +69,7 @@ func MaxHold(d time.Duration) LockOption {
 // TTL would end the hold before, Unlock prolongs it, and returns ErrUnavailable if that was not confirmed:
 // then the lock may end sooner if the process does. Client.Close leaves such a hold to its TTL.
 //
-// Where holds end with a session (Caps.Session: etcd, ZooKeeper, and locks of a database connection),
+// Where holds end with a session (Caps.Session: ZooKeeper, and locks of a database connection),
 // nothing outlives the session. There Client.Close waits until d is over, and a program that ends without
 // Close keeps the lock for what is left of its session, which is a TTL at most, and nothing where the
 // session is a connection.
