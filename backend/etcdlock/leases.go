@@ -166,9 +166,13 @@ func (s *leases) prolong(ctx context.Context, l *lease, until time.Time) <-chan 
 func (s *leases) put(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || !l.own || len(s.idle) == maxIdle {
+	if s.closed || !l.own {
 		s.retireLocked(l)
 		return
+	}
+	if len(s.idle) == maxIdle {
+		s.retireLocked(s.idle[0])
+		s.idle = slices.Delete(s.idle, 0, 1)
 	}
 	l.since = time.Now()
 	s.idle = append(s.idle, l)

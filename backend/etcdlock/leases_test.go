@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -10,10 +11,12 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 )
@@ -173,6 +176,13 @@ func TestLateRevocation(t *testing.T) {
 	}
 }
 
+// idleLease returns a lease that no server has, with another TTL than that of request.
+func idleLease() *lease {
+	l := newLease(clientv3.LeaseID(rand.Int64()), keepAliveReply{time.Now(), time.Minute, 0})
+	l.own = true
+	return l
+}
+
 // What nobody uses is revoked: too many leases at once, those that were idle for long, and all of them by Close. Close
 // leaves those of holds.
 func TestIdleLeasesAreRevoked(t *testing.T) {
@@ -209,9 +219,12 @@ func TestIdleLeasesAreRevoked(t *testing.T) {
 	eventually(t, "the lease that was idle for long is revoked", func() bool { return !lives(one) })
 	b.leases.mu.Lock()
 	idle := b.leases.idle
-	b.leases.idle = make([]*lease, maxIdle)
+	b.leases.idle = nil
 	b.leases.mu.Unlock()
 	b.leases.put(three)
+	for range maxIdle {
+		b.leases.put(idleLease())
+	}
 	eventually(t, "the lease that is too many is revoked", func() bool { return !lives(three) })
 	b.leases.mu.Lock()
 	b.leases.idle = idle
@@ -495,5 +508,48 @@ func TestGrantOfAKeyThatEndsMeanwhile(t *testing.T) {
 	acquire(t, b, r)
 	if o := b.owners.get(r.Owner); ended == nil || o == nil || o == ended {
 		t.Errorf("granted a key that has ended: %+v", o)
+	}
+}
+
+// What a connection has not granted it does not revoke: other keys may have that lease, as those of another version's holds.
+func TestSharedLease(t *testing.T) {
+	t.Parallel()
+	admin := shared(t)
+	granted := must.Get(admin.client.Grant(t.Context(), 60))(t)
+	var all []driver.Request
+	for range 3 {
+		r := request("", driver.Exclusive)
+		put := putKey(keyOf(admin.folder(r.Name), granted.ID), granted.ID, &r, false)
+		must.Get(admin.client.Do(t.Context(), put))(t)
+		all = append(all, r)
+	}
+	for i, call := range []func(*Backend, driver.Request){
+		func(b *Backend, r driver.Request) { release(t, b, r) },
+		func(b *Backend, r driver.Request) { renew(t, b, r) },
+	} {
+		b := shared(t)
+		call(b, all[i])
+		b.Close() // after its revocations
+		if left := must.Get(admin.client.TimeToLive(t.Context(), granted.ID))(t); left.TTL < 0 {
+			t.Fatal("the lease is revoked")
+		}
+	}
+	renew(t, admin, all[2])
+}
+
+// A pool that is full of leases of another TTL takes the ones that are used now.
+func TestFullOfOtherLeases(t *testing.T) {
+	t.Parallel()
+	b := shared(t)
+	for range maxIdle {
+		b.leases.put(idleLease())
+	}
+	first, second := request("", driver.Exclusive), request("", driver.Exclusive)
+	acquire(t, b, first)
+	l := leaseOf(b, first)
+	release(t, b, first)
+	acquire(t, b, second)
+	if leaseOf(b, second) != l {
+		t.Error("the lease is not used again")
 	}
 }

@@ -162,10 +162,8 @@ func (s *owners) wrote(o *ownerState, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.written, o.mine = revision, true
-	if o.moving != nil {
-		s.leases.retire(o.moving)
-		o.moving = nil
-	}
+	s.retireOwn(o.moving)
+	o.moving = nil
 }
 
 // doubt records that a write to an Owner's key has no answer (late), or that somebody else has written or deleted it.
@@ -207,6 +205,7 @@ func (s *owners) free(o *ownerState) {
 	s.leases.put(o.lease)
 }
 
+// retireOwn revokes a lease that this connection has granted. Another one may have other keys.
 func (s *owners) retireOwn(l *lease) {
 	if l != nil && l.own {
 		s.leases.retire(l)

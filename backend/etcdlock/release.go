@@ -46,9 +46,6 @@ func (b *Backend) releaseStored(ctx context.Context, o *ownerState, h driver.Hol
 		if err != nil {
 			return err
 		}
-		if deleted && !k.foreign {
-			b.leases.retire(newLease(k.lease, keepAliveReply{}))
-		}
 		found = found || deleted
 	}
 	if o != nil {
