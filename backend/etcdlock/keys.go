@@ -164,7 +164,7 @@ func (b *Backend) move(ctx context.Context, o *ownerState, ttl time.Duration) er
 			return err
 		}
 	}
-	left, err := b.leftOf(ctx, o)
+	left, err := b.leftOf(ctx, o, resp.Header.RaftTerm)
 	if err != nil {
 		return err
 	}
@@ -191,14 +191,18 @@ func (b *Backend) move(ctx context.Context, o *ownerState, ttl time.Duration) er
 	return nil
 }
 
-// leftOf returns what is left at most of the lease of an Owner's key.
-func (b *Backend) leftOf(ctx context.Context, o *ownerState) (time.Duration, error) {
+// leftOf returns what is left at most of the lease of an Owner's key. term is the leader's: one that was replaced doesn't know how
+// the lease was kept alive since.
+func (b *Backend) leftOf(ctx context.Context, o *ownerState, term uint64) (time.Duration, error) {
 	if o.lease.own {
 		return time.Until(o.lease.expiry()), nil
 	}
 	resp, err := b.client.TimeToLive(ctx, o.lease.id)
 	if err != nil {
 		return 0, err
+	}
+	if resp.GetRaftTerm() < term {
+		return 0, errOldLeader
 	}
 	if resp.TTL < 0 {
 		b.owners.doubt(o, false)

@@ -374,6 +374,11 @@ func (s *replacedLeader) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) er
 	}
 }
 
+// LeaseTimeToLive returns less than its successor would.
+func (s *replacedLeader) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+	return &pb.LeaseTimeToLiveResponse{Header: &pb.ResponseHeader{RaftTerm: s.knows.Load()}, ID: r.ID, TTL: 1, GrantedTTL: 3600}, nil
+}
+
 func (s *replacedLeader) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if md, _ := metadata.FromIncomingContext(ctx); len(md.Get(rpctypes.MetadataRequireLeaderKey)) == 0 {
 		s.leaderless.Add(1)
@@ -472,6 +477,26 @@ func TestLeaseUnknownToAReplacedLeader(t *testing.T) {
 	s.key.Store(nil)
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("renewed without a key: %v, want ErrLost", err)
+	}
+}
+
+// A hold of another connection is moved to another lease by what the leader says is left, and not by what a replaced one does.
+func TestTakeoverByAReplacedLeader(t *testing.T) {
+	s, b := serveReplacedLeader(t)
+	r := request("", driver.Exclusive)
+	put := putKey(keyOf(b.folder(r.Name), 1), 1, &r, false)
+	must.Get(b.client.Txn(t.Context()).Then(put).Commit())(t)
+	s.term.Store(6)
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, errOldLeader) {
+		t.Errorf("renewed by a replaced leader: %v, want an unknown outcome", err)
+	}
+	if lease := s.key.Load().Lease; lease != 1 {
+		t.Error("the hold was moved")
+	}
+	s.knows.Store(6)
+	renew(t, b, r)
+	if lease := s.key.Load().Lease; lease == 1 {
+		t.Error("the hold was not moved")
 	}
 }
 

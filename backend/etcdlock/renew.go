@@ -75,11 +75,16 @@ func (r *leaseRenewal) run(f func()) {
 
 // renewKnown renews holds whose keys this connection has written last.
 func (r *leaseRenewal) renewKnown(indexes []int) {
-	var kept map[int]error
+	due, leases := r.dueLeases(indexes) // before checkKeys, which may change the states
+	kept := map[int]error{}
 	done := make(chan struct{})
 	r.wg.Go(func() {
 		defer close(done)
-		kept = r.keepAlive(indexes)
+		if len(leases) > 0 {
+			for j, err := range r.b.leases.keepAliveAll(r.ctx, leases) {
+				kept[due[j]] = err
+			}
+		}
 	})
 	r.run(func() {
 		unchanged, term := r.checkKeys(indexes)
@@ -96,22 +101,15 @@ func (r *leaseRenewal) renewKnown(indexes []int) {
 	})
 }
 
-// keepAlive keeps the leases of holds alive that don't live for long enough anyway, as those of holds that were extended do.
-func (r *leaseRenewal) keepAlive(indexes []int) map[int]error {
-	var due []int
-	var all []*lease
+// dueLeases returns the holds whose leases must be kept alive. Others live for long enough anyway, as those of holds that were
+// extended do.
+func (r *leaseRenewal) dueLeases(indexes []int) (due []int, leases []*lease) {
 	for _, i := range indexes {
 		if l := r.states[i].lease; l.fits(r.holds[i].TTL) {
-			due, all = append(due, i), append(all, l)
+			due, leases = append(due, i), append(leases, l)
 		}
 	}
-	errs := map[int]error{}
-	if len(all) > 0 {
-		for j, err := range r.b.leases.keepAliveAll(r.ctx, all) {
-			errs[due[j]] = err
-		}
-	}
-	return errs
+	return due, leases
 }
 
 // checkKeys returns the holds whose keys are as this connection has written them, and the leader's term. It renews the
