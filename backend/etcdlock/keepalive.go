@@ -109,8 +109,8 @@ const hedgeRounds = 3
 // answer, or the answer leaves the outcome unknown. The client takes its servers in turn, so the
 // next one may answer. All its connections may be silent though the servers are well, as when a
 // firewall has forgotten them, and gRPC takes 13 seconds to notice: so repetitions also go
-// over a new connection, if the client's own ones are silent. If these answer others, the servers are busy, and each new connection
-// would make them busier. The request must be idempotent.
+// over a new connection: the first one if no answer came over the client's own ones meanwhile, since busy servers get busier by new
+// connections; the last one in any case, since only some of the own ones may be silent. The request must be idempotent.
 func hedge[T any](ctx context.Context, pulse *pulse, own, fresh func(context.Context) (T, error)) (T, error) {
 	end, bounded := ctx.Deadline()
 	if !bounded {
@@ -137,7 +137,7 @@ func hedge[T any](ctx context.Context, pulse *pulse, own, fresh func(context.Con
 	for round := 0; ; {
 		if round < hedgeRounds {
 			send(own)
-			if round > 0 && pulse.silentSince(last) {
+			if round == hedgeRounds-1 || round > 0 && pulse.silentSince(last) {
 				send(fresh)
 			}
 			round, last = round+1, time.Now()

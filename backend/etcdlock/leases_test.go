@@ -249,20 +249,22 @@ func TestHedge(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		answers []error // in order
+		beats   bool    // others are answered
 		fresh   error   // of each on a new connection
 		want    error
 		after   time.Duration
 		sent    int32
 	}{
-		{"the first answers", []error{nil}, silence, nil, 0, 1},
-		{"the first is silent", []error{silence, nil}, silence, nil, 3 * time.Second, 2},
-		{"two are silent", []error{silence, silence, nil}, silence, nil, 6 * time.Second, 3},
-		{"all connections are silent", []error{silence, silence}, nil, nil, 3 * time.Second, 2},
-		{"all are silent", []error{silence, silence, silence}, silence, context.DeadlineExceeded, 9 * time.Second, 3},
-		{"the first has no leader", []error{rpctypes.ErrNoLeader, nil}, silence, nil, 0, 2},
-		{"none has", []error{rpctypes.ErrNoLeader, rpctypes.ErrNoLeader, rpctypes.ErrNoLeader}, rpctypes.ErrNoLeader, rpctypes.ErrNoLeader, 0, 3},
-		{"the first is down, the next silent", []error{errors.New("refused"), silence, nil}, silence, nil, 3 * time.Second, 3},
-		{"a final error", []error{rpctypes.ErrLeaseNotFound}, silence, rpctypes.ErrLeaseNotFound, 0, 1},
+		{"the first answers", []error{nil}, false, silence, nil, 0, 1},
+		{"the first is silent", []error{silence, nil}, false, silence, nil, 3 * time.Second, 2},
+		{"two are silent", []error{silence, silence, nil}, false, silence, nil, 6 * time.Second, 3},
+		{"all connections are silent", []error{silence, silence}, false, nil, nil, 3 * time.Second, 2},
+		{"all but those of others are silent", []error{silence, silence, silence}, true, nil, nil, 6 * time.Second, 3},
+		{"all are silent", []error{silence, silence, silence}, false, silence, context.DeadlineExceeded, 9 * time.Second, 3},
+		{"the first has no leader", []error{rpctypes.ErrNoLeader, nil}, false, silence, nil, 0, 2},
+		{"none has", []error{rpctypes.ErrNoLeader, rpctypes.ErrNoLeader, rpctypes.ErrNoLeader}, false, rpctypes.ErrNoLeader, rpctypes.ErrNoLeader, 0, 3},
+		{"the first is down, the next silent", []error{errors.New("refused"), silence, nil}, false, silence, nil, 3 * time.Second, 3},
+		{"a final error", []error{rpctypes.ErrLeaseNotFound}, false, silence, rpctypes.ErrLeaseNotFound, 0, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -277,10 +279,25 @@ func TestHedge(t *testing.T) {
 					}
 					return 1, answer
 				}
-				_, err := hedge(ctx, &pulse{},
+				var p pulse
+				if c.beats {
+					go func() {
+						tick := time.NewTicker(time.Second)
+						defer tick.Stop()
+						for ctx.Err() == nil {
+							p.beat()
+							select {
+							case <-tick.C:
+							case <-ctx.Done():
+							}
+						}
+					}()
+				}
+				_, err := hedge(ctx, &p,
 					func(ctx context.Context) (int, error) { return give(ctx, c.answers[sent.Add(1)-1]) },
 					func(ctx context.Context) (int, error) { return give(ctx, c.fresh) })
 				synctest.Wait() // for a request sent at the moment of the answer
+				cancel()
 				if !errors.Is(err, c.want) || time.Since(start) != c.after || sent.Load() != c.sent {
 					t.Errorf("%v after %v and %d requests, want %v after %v and %d", err, time.Since(start), sent.Load(), c.want, c.after, c.sent)
 				}
