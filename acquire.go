@@ -19,6 +19,8 @@ const (
 	firstPause  = 20 * time.Millisecond // after an unknown answer, doubling to maxWait
 )
 
+var errBehindWriter = invalid("the caller holds it for reading, by its context, and a writer waits for that, so that the caller would wait for itself; make the lock Reentrant, or pass a context from outside")
+
 var errLate = errors.New("the grant arrived after its own end")
 
 // contender is a caller that talks to the backend.
@@ -239,15 +241,6 @@ func (c *contender) granted(h *hold, start instant, grant driver.Grant) (*Lease,
 		c.revoke.attach(h)
 	}
 	return lease, nil
-}
-
-// trusted returns for how long a grant is trusted: without renewal for no longer than was
-// requested, also where the backend grants what is left of a session.
-func (s *spec) trusted(g driver.Grant) time.Duration {
-	if s.terms.Fixed {
-		return min(g.TTL, s.terms.TTL)
-	}
-	return g.TTL
 }
 
 // enterQueue enters a new hold in the queue. sh.mu is held.

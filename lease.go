@@ -260,25 +260,6 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Downgrade turns a lease that holds an RWMutex for writing into one that holds it for reading,
-// under a greater fence. No writer gets the lock in between. It returns ErrInvalid if the lease
-// does not hold for writing or was re-entered, and ErrUnsupported if the backend can't downgrade.
-// If the backend gives no answer until ctx or the lease ends, the lease is lost, since its mode is
-// not known.
-func (l *Lease) Downgrade(ctx context.Context) error {
-	const op = "downgrade"
-	if err := l.Err(); err != nil {
-		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
-	}
-	if err := l.h.downgrade(ctx, l.core()); err != nil {
-		if ended := l.Err(); errors.Is(ended, ErrReleased) || errors.Is(ended, ErrClosed) {
-			err = ended // meanwhile
-		}
-		return fail(op, l.Name(), err)
-	}
-	return nil
-}
-
 // Fence returns the fencing token of the innermost lease that ctx descends from, 0 if there is
 // none; see Lease.Fence.
 func Fence(ctx context.Context) uint64 {

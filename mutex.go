@@ -202,8 +202,6 @@ func (l lock) waitsForItself(outer *Lease) (nested *Lease, err error) {
 	return nested, nil
 }
 
-var errBehindWriter = invalid("the caller holds it for reading, by its context, and a writer waits for that, so that the caller would wait for itself; make the lock Reentrant, or pass a context from outside")
-
 // reenter makes another lease on a hold that the caller has by outer or one around it, if the lock is Reentrant and the hold
 // covers the mode.
 func (l lock) reenter(ctx context.Context, outer *Lease) *Lease {
