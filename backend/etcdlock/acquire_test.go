@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -53,9 +55,7 @@ func TestOneHolderAtATimeOnOneClient(t *testing.T) {
 						turns.Add(1)
 						time.Sleep(2 * time.Millisecond)
 						holders.Add(-1)
-						if err := b.Release(t.Context(), r.Hold); err != nil {
-							t.Error(err)
-						}
+						expect.OK(t, b.Release(t.Context(), r.Hold))
 					}
 				})
 			}
@@ -238,18 +238,14 @@ func TestLateAttempt(t *testing.T) {
 			acquire(t, b, r)
 			longer := r.Hold
 			longer.TTL = time.Hour
-			if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Renew(t.Context(), []driver.Hold{longer})[0])
 			kv.deliver(t)
 			own := storedKeys(t, other, r.Name)
 			left, err := other.client.TimeToLive(t.Context(), own[own.find(r.Owner)].lease)
 			if err != nil || left.TTL < 3000 {
 				t.Errorf("lives for %d s, %v", left.TTL, err)
 			}
-			if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, b.Renew(t.Context(), []driver.Hold{longer})[0])
 			release(t, b, r)
 		})
 	}
@@ -349,12 +345,8 @@ func TestNamesBelowNames(t *testing.T) {
 			default:
 			}
 			r := request(fmt.Sprint(above.Name, "/", i), driver.Exclusive)
-			if _, err := other.Acquire(t.Context(), r); err != nil {
-				t.Error(err)
-			}
-			if err := other.Release(t.Context(), r.Hold); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, expect.Err(other.Acquire(t.Context(), r)))
+			expect.OK(t, other.Release(t.Context(), r.Hold))
 		}
 	})
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
@@ -388,9 +380,7 @@ func TestSharedTriesAtOnce(t *testing.T) {
 			wg.Go(func() {
 				r := request(name, mode)
 				r.Limit = 20
-				if _, err := backends[i%2].Acquire(t.Context(), r); err != nil {
-					t.Errorf("%v: %v", mode, err)
-				}
+				expect.OK(t, expect.Err(backends[i%2].Acquire(t.Context(), r)), mode)
 			})
 		}
 		wg.Wait()
@@ -423,9 +413,7 @@ func TestAcquireOnALeaseThatHasEnded(t *testing.T) {
 		acquire(t, b, first)
 		lease := storedKeys(t, admin, first.Name)[0].lease
 		release(t, b, first)
-		if _, err := admin.client.Revoke(t.Context(), lease); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(admin.client.Revoke(t.Context(), lease))(t)
 		r := request("", driver.Exclusive)
 		r.Queue = queue
 		acquire(t, b, r)
@@ -443,9 +431,7 @@ func TestEndOfTheLease(t *testing.T) {
 	acquire(t, b, one)
 	acquire(t, b, two)
 	old := storedKeys(t, admin, one.Name)[0].lease
-	if _, err := admin.client.Revoke(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(admin.client.Revoke(t.Context(), old))(t)
 	errs := b.Renew(t.Context(), []driver.Hold{one.Hold, two.Hold})
 	if !errors.Is(errs[0], driver.ErrLost) || errs[1] != nil {
 		t.Errorf("renew after the lease's end: %v", errs)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -48,9 +50,7 @@ func callAll(t *testing.T, b *Backend, name string) {
 	second.Queue = true
 	refused(t, b, second, driver.ErrHeld)
 	w := armWatch(t, b, second)
-	if err := b.Renew(t.Context(), []driver.Hold{first.Hold})[0]; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, b.Renew(t.Context(), []driver.Hold{first.Hold})[0])
 	if info, err := b.Inspect(t.Context(), name); err != nil || len(info.Holders) != 1 || len(info.Waiters) != 1 {
 		t.Errorf("%+v, %v", info, err)
 	}
@@ -85,14 +85,8 @@ func TestShortTTL(t *testing.T) {
 	if !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), "2s") {
 		t.Errorf("TTL of a second: %v", err)
 	}
-	locks, err := distlock.New(b, &distlock.Options{TTL: 2 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease, err := locks.Mutex("a").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := must.Get(distlock.New(b, &distlock.Options{TTL: 2 * time.Second}))(t)
+	lease := must.Get(locks.Mutex("a").Lock(t.Context()))(t)
 	lease.Unlock(t.Context()) // its result says nothing: so short a TTL may be over on a busy machine
 }
 
@@ -139,21 +133,14 @@ func tokenEnds(t *testing.T, o testserver.EtcdOptions) {
 	r, lost := withOnLost(request("", driver.Exclusive))
 	acquire(t, b, r)
 	eventually(t, "the hold is watched", func() bool { return watchedHolds(b) == 1 })
-	if err := other.Release(t.Context(), r.Hold); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, other.Release(t.Context(), r.Hold))
 	awaitLost(t, lost)
 }
 
 // endTokens ends the logins of a user, by setting the same password again.
 func endTokens(t *testing.T, srv *testserver.EtcdServer, user string) {
 	t.Helper()
-	root, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "s3cret", Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "s3cret", Logger: zap.NewNop()}))(t)
 	defer root.Close()
-	if _, err := root.UserChangePassword(t.Context(), user, "x"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(root.UserChangePassword(t.Context(), user, "x"))(t)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -74,9 +75,7 @@ func TestBatchesRequireALeader(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, expect.Err(b.Acquire(t.Context(), request("", driver.Exclusive))))
 		})
 	}
 	release(2)
@@ -104,9 +103,7 @@ func TestCanceledTransactionIsNotSent(t *testing.T) {
 		return len(b.batcher.pending) == 1
 	})
 	cancel()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	expect.Be(t, <-gone, context.Canceled)
 	release(0)
 	acquire(t, admin, request(r.Name, driver.Exclusive))
 }
@@ -123,16 +120,12 @@ func TestOneRefusalDoesNotFailTheBatch(t *testing.T) {
 			var wg sync.WaitGroup
 			for range good {
 				wg.Go(func() {
-					if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); err != nil {
-						t.Error(err)
-					}
+					expect.OK(t, expect.Err(b.Acquire(t.Context(), request("", driver.Exclusive))))
 				})
 			}
 			wg.Go(func() {
 				bad := clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("bad", "", clientv3.WithLease(7))}, nil)
-				if _, err := b.batcher.commit(t.Context(), "bad/", bad); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-					t.Errorf("a lease that is not there: %v", err)
-				}
+				expect.Be(t, expect.Err(b.batcher.commit(t.Context(), "bad/", bad)), rpctypes.ErrLeaseNotFound, "a lease that is not there")
 			})
 			release(good + 1)
 			wg.Wait()

@@ -16,6 +16,7 @@ import (
 	"github.com/distlock/distlock/backend/etcdlock"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -182,10 +183,7 @@ func (l *clusterLoad) eventually(call func() error) {
 
 // compacted compacts the revisions from which waiters watch, and cuts their connections.
 func compacted(l *clusterLoad) func() {
-	c, err := clientv3.New(clientv3.Config{Endpoints: l.g.Addrs(), Logger: zap.NewNop()})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	c := must.Get(clientv3.New(clientv3.Config{Endpoints: l.g.Addrs(), Logger: zap.NewNop()}))(l.t)
 	defer c.Close()
 	for range 3 {
 		var at int64
@@ -393,22 +391,13 @@ func (l *clusterLoad) standstill() time.Duration {
 // end with their TTL.
 func (l *clusterLoad) awaitNothingLeft() {
 	l.t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: l.g.Addrs(), Logger: zap.NewNop()})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	c := must.Get(clientv3.New(clientv3.Config{Endpoints: l.g.Addrs(), Logger: zap.NewNop()}))(l.t)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
 	for {
-		keys, err := c.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		leases, err := c.Leases(ctx)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		keys := must.Get(c.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithKeysOnly()))(l.t)
+		leases := must.Get(c.Leases(ctx))(l.t)
 		if len(keys.Kvs) == 0 && len(leases.Leases) == 0 {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -140,9 +141,7 @@ func lostReplies(t *testing.T, grants int32) {
 		wg.Go(func() {
 			for ctx.Err() == nil && !t.Failed() {
 				s := scenes[rnd.IntN(len(scenes))]
-				if err := s.attempt(ctx, backends[i%len(backends)], rnd); err != nil {
-					t.Errorf("%v: %v", s.modes, err)
-				}
+				expect.OK(t, s.attempt(ctx, backends[i%len(backends)], rnd), s.modes)
 			}
 		})
 	}

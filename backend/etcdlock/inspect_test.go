@@ -7,20 +7,17 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // acquireForeign acquires a lock as the official clients do.
 func acquireForeign(t *testing.T, b *Backend, name string) (key string, lease clientv3.LeaseID) {
 	t.Helper()
-	l, err := b.client.Grant(t.Context(), 60)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(b.client.Grant(t.Context(), 60))(t)
 	key = keyOf(b.folder(name), l.ID)
-	if _, err := b.client.Put(t.Context(), key, "", clientv3.WithLease(l.ID)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.client.Put(t.Context(), key, "", clientv3.WithLease(l.ID)))(t)
 	return key, l.ID
 }
 
@@ -43,19 +40,13 @@ func TestHoldsOfOtherPrograms(t *testing.T) {
 		w := queued(request(r.Name, mode))
 		refused(t, b, w, driver.ErrHeld)
 		watch := armWatch(t, b, w)
-		if err := b.Release(t.Context(), seen); err != nil {
-			t.Fatalf("%v: force unlock: %v", mode, err)
-		}
+		must.OK(t, b.Release(t.Context(), seen), mode, "force unlock")
 		awaitSignal(t, watch)
 		acquire(t, b, w)
 		watch.Close()
 		release(t, b, w)
-		if _, err := b.client.Put(t.Context(), key, "", clientv3.WithLease(lease)); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Release(t.Context(), seen); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("%v: force unlock of a successor: %v", mode, err)
-		}
+		must.Get(b.client.Put(t.Context(), key, "", clientv3.WithLease(lease)))(t)
+		expect.Be(t, b.Release(t.Context(), seen), driver.ErrLost, mode, "force unlock of a successor")
 		var listed []string
 		if err := b.List(t.Context(), r.Name, func(name string) bool { listed = append(listed, name); return true }); err != nil || len(listed) != 1 {
 			t.Errorf("%v: listed %q, %v", mode, listed, err)
@@ -68,35 +59,24 @@ func TestListLeavesOutData(t *testing.T) {
 	b := shared(t)
 	name := request("", driver.Exclusive).Name
 	for _, key := range []string{name, name + "/config", name + "/7587", name + "/a/b"} {
-		if _, err := b.client.Put(t.Context(), key, "data"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(b.client.Put(t.Context(), key, "data"))(t)
 	}
-	if err := b.List(t.Context(), name, func(name string) bool { t.Errorf("listed %q", name); return true }); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, b.List(t.Context(), name, func(name string) bool { t.Errorf("listed %q", name); return true }))
 }
 
 // A key without a lease blocks a lock, and is never deleted as if it were a hold.
 func TestForceUnlockLeavesData(t *testing.T) {
 	b := shared(t)
-	c, err := distlock.New(b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(b, nil))(t)
 	defer c.Close()
 	name := request("", driver.Exclusive).Name
-	if _, err := b.client.Put(t.Context(), name+"/config", "data"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.client.Put(t.Context(), name+"/config", "data"))(t)
 	refused(t, b, request(name, driver.Exclusive), driver.ErrHeld)
 	info, err := c.Inspect(t.Context(), name)
 	if err != nil || len(info.Holders) != 1 || !info.Holders[0].Foreign {
 		t.Fatalf("shown as %+v, %v; want one foreign holder", info, err)
 	}
-	if err := c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrInvalid) {
-		t.Errorf("force unlock: %v", err)
-	}
+	expect.Be(t, c.ForceUnlock(t.Context(), info), distlock.ErrInvalid, "force unlock")
 	if keys := storedKeys(t, b, name); len(keys) != 1 {
 		t.Errorf("keys after a force unlock: %+v", keys)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -43,10 +44,7 @@ func newClientOf(t testing.TB, addr string, options ...grpc.DialOption) *clientv
 	t.Helper()
 	again := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, MaxDelay: 50 * time.Millisecond}
 	options = append(options, grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
-	c, err := clientv3.New(clientv3.Config{Endpoints: strings.Split(addr, ","), Logger: zap.NewNop(), DialOptions: options})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(clientv3.New(clientv3.Config{Endpoints: strings.Split(addr, ","), Logger: zap.NewNop(), DialOptions: options}))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -138,10 +136,7 @@ func patiently(url string) string {
 // mustOpen opens a backend that is closed with the test.
 func mustOpen(t testing.TB, url string) *Backend {
 	t.Helper()
-	b, err := Open(t.Context(), patiently(url))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Open(t.Context(), patiently(url)))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -149,20 +144,11 @@ func mustOpen(t testing.TB, url string) *Backend {
 // openPatiently opens a URL with a client that never takes a slow server for a silent one.
 func openPatiently(t testing.TB, url string) *Backend {
 	t.Helper()
-	u, err := driver.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := parseURL(u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(driver.ParseURL(url))(t)
+	c := must.Get(parseURL(u))(t)
 	config := c.clientConfig(context.Background())
 	config.DialKeepAliveTime, config.DialTimeout = 0, testTimeout
-	client, err := clientv3.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(clientv3.New(config))(t)
 	t.Cleanup(func() { client.Close() })
 	return backendOf(t, client, c.opts)
 }
@@ -226,9 +212,7 @@ func withOnLost(r driver.Request) (driver.Request, chan struct{}) {
 
 func renew(t testing.TB, b *Backend, r driver.Request) {
 	t.Helper()
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Fatalf("renew: %v", err)
-	}
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "renew")
 }
 
 // onlyKey returns the key of a lock that has one.

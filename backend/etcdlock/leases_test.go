@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -112,9 +113,7 @@ func TestLeaseOfAnUnansweredCall(t *testing.T) {
 			kv := delayCalls(b)
 			kv.next(c.fates...)
 			r := request("", driver.Exclusive)
-			if err := c.call(b, r); !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatal(err)
-			}
+			must.Be(t, c.call(b, r), context.DeadlineExceeded)
 			l := leaseOf(b, r)
 			if err := b.Release(t.Context(), r.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
 				t.Fatal(err)
@@ -189,10 +188,7 @@ func TestIdleLeasesAreRevoked(t *testing.T) {
 	t.Parallel()
 	b, admin := shared(t), shared(t)
 	lives := func(l *lease) bool {
-		left, err := admin.client.TimeToLive(t.Context(), l.id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		left := must.Get(admin.client.TimeToLive(t.Context(), l.id))(t)
 		return left.TTL > 0
 	}
 	var all []*lease
@@ -203,10 +199,7 @@ func TestIdleLeasesAreRevoked(t *testing.T) {
 		defer b.Release(t.Context(), r.Hold)
 	}
 	unused := func() *lease {
-		l, err := b.leases.take(t.Context(), time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(b.leases.take(t.Context(), time.Minute))(t)
 		return l
 	}
 	one, two, three := unused(), unused(), unused()
@@ -432,10 +425,7 @@ func (s *replacedLeader) header() *pb.ResponseHeader {
 
 func serveReplacedLeader(t *testing.T) (*replacedLeader, *Backend) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s, srv := &replacedLeader{}, grpc.NewServer()
 	s.term.Store(5)
 	s.knows.Store(5)
@@ -453,9 +443,7 @@ func TestKeepAliveByAReplacedLeader(t *testing.T) {
 	acquire(t, b, idle)
 	acquire(t, b, r)
 	release(t, b, idle)
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Fatalf("renewed by the leader: %v", err)
-	}
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "renewed by the leader")
 
 	s.term.Store(6)
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, errOldLeader) || errors.Is(err, driver.ErrLost) {
@@ -466,9 +454,7 @@ func TestKeepAliveByAReplacedLeader(t *testing.T) {
 	}
 
 	s.knows.Store(6)
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Errorf("renewed by its successor: %v", err)
-	}
+	expect.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "renewed by its successor")
 }
 
 // That a leader finds no lease is no fact while the key is there: it may be a replaced one, and doesn't know the leases that
@@ -492,9 +478,7 @@ func TestLeaseUnknownToAReplacedLeader(t *testing.T) {
 	}
 
 	s.key.Store(nil)
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
-		t.Errorf("renewed without a key: %v, want ErrLost", err)
-	}
+	expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrLost, "renewed without a key")
 }
 
 // A hold of another connection is moved to another lease by what the leader says is left, and not by what a replaced one does.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/oddnames"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,9 +17,7 @@ func TestOddNames(t *testing.T) {
 	written := c.Watch(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithCreatedNotify())
 	<-written
 	oddnames.Try(t, mustOpen(t, srv.URL()+"/app"), func() (foreign []string) {
-		if _, err := c.Put(t.Context(), "the end", ""); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Put(t.Context(), "the end", ""))(t)
 		for resp := range written {
 			for _, e := range resp.Events {
 				if key := string(e.Kv.Key); key == "the end" {

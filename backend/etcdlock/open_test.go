@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -58,10 +60,7 @@ func TestURLs(t *testing.T) {
 		"etcd://[::1]/a/b%20c/":                  "etcd://[::1]:2379/a/b c/",
 		"etcd://h//locks":                        "etcd://h:2379//locks/",
 	} {
-		u, err := driver.ParseURL(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(driver.ParseURL(raw))(t)
 		if to, err := parseURL(u); err != nil || to.opts.Name != want {
 			t.Errorf("%s: %+v, %v: want the name %s", raw, to, err, want)
 		}
@@ -70,10 +69,7 @@ func TestURLs(t *testing.T) {
 
 // serveText starts a server that accepts connections and sends a text, perhaps empty.
 func serveText(t *testing.T, says string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -124,10 +120,7 @@ func TestOpenOtherProtocols(t *testing.T) {
 
 // serve runs a gRPC server.
 func serve(t *testing.T, s *grpc.Server) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	go s.Serve(l)
 	t.Cleanup(s.Stop)
 	return l.Addr().String()
@@ -220,9 +213,7 @@ func TestLongOpenWithoutLeader(t *testing.T) {
 		opened <- err
 	}()
 	others[0].Start()
-	if err := <-opened; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-opened)
 }
 
 func TestOpenReadsTheShortestTTL(t *testing.T) {
@@ -238,18 +229,13 @@ func TestOpenReadsTheShortestTTL(t *testing.T) {
 func TestNew(t *testing.T) {
 	addr := testserver.SharedEtcd(t).Addr()
 	c := newClient(t, addr)
-	b, err := New(c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(c, nil))(t)
 	if got := b.Caps(); got.MinTTL != time.Second || got.Name != "etcd://"+addr+"/" {
 		t.Errorf("%+v", got)
 	}
 	acquire(t, b, request("", driver.Exclusive))
 	b.Close()
-	if _, err := c.Get(t.Context(), "k"); err != nil {
-		t.Errorf("the user's client after Close: %v", err)
-	}
+	expect.OK(t, expect.Err(c.Get(t.Context(), "k")), "the user's client after Close")
 }
 
 func TestNewWithUnusableClients(t *testing.T) {
@@ -272,13 +258,10 @@ func TestNewWithUnusableClients(t *testing.T) {
 func TestNewWithoutServer(t *testing.T) {
 	t.Parallel()
 	dead, life := testserver.DeadAddr(t), newClient(t, testserver.DeadAddr(t))
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + dead}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(clientv3.New(clientv3.Config{Endpoints: []string{"http://" + dead}, Logger: zap.NewNop()}))(t)
 	defer c.Close()
 	start := time.Now()
-	_, err = New(c, nil)
+	_, err := New(c, nil)
 	if !errors.Is(err, context.DeadlineExceeded) || driver.Final(err) || !strings.Contains(err.Error(), dead) || time.Since(start) > time.Minute {
 		t.Errorf("no server: %v after %v", err, time.Since(start))
 	}

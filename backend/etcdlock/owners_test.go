@@ -11,6 +11,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -69,9 +71,7 @@ func manyHeld(t *testing.T, n int) {
 	for some := range slices.Chunk(rs, (n+99)/100) {
 		taking.Go(func() {
 			for _, r := range some {
-				if _, err := b.Acquire(t.Context(), r); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, expect.Err(b.Acquire(t.Context(), r)))
 			}
 		})
 	}
@@ -98,9 +98,7 @@ func manyHeld(t *testing.T, n int) {
 		t.Errorf("%d requests to renew %d holds", requests.Load(), n)
 	}
 
-	if _, err := client.Delete(t.Context(), "many/0", clientv3.WithRange("many/00100")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(client.Delete(t.Context(), "many/0", clientv3.WithRange("many/00100")))(t)
 	eventually(t, "the holders of a hundred deleted keys are notified", func() bool { return lost.Load() == 100 })
 	b.Close()
 	if lost.Load() != 100 {

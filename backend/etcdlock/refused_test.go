@@ -13,6 +13,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -57,20 +59,14 @@ func TestProgramsOutliveARefusedLogin(t *testing.T) {
 	own := testserver.EtcdGrant{Prefix: "locks/", Read: true, Write: true}
 	url := patiently(srv.AddUser("ann", "x", own) + "/locks")
 	open := func() *distlock.Client {
-		c, err := distlock.Open(t.Context(), url, &distlock.Options{TTL: 20 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.Open(t.Context(), url, &distlock.Options{TTL: 20 * time.Second}))(t)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
 	a, b := open(), open()
 	lock := func(c *distlock.Client, name string) *distlock.Lease {
 		t.Helper()
-		l, err := c.Mutex(name).Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.Mutex(name).Lock(t.Context()))(t)
 		return l
 	}
 	blocked, elected, kept, freed := lock(b, "waited for"), lock(b, "leader"), lock(a, "kept"), lock(a, "freed")
@@ -92,23 +88,17 @@ func TestProgramsOutliveARefusedLogin(t *testing.T) {
 		return true
 	})
 	srv.SetPassword("ann", "another")
-	if err := freed.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-		t.Errorf("unlock without a login: %v", err)
-	}
+	expect.Be(t, freed.Unlock(t.Context()), distlock.ErrUnavailable, "unlock without a login")
 	if _, err := a.Mutex("another").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) || !strings.Contains(err.Error(), "wrong user or password") {
 		t.Errorf("try without a login: %v", err)
 	}
 	time.Sleep(4 * time.Second)
 	srv.SetPassword("ann", "x")
 	for _, l := range []*distlock.Lease{blocked, elected} {
-		if err := l.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, l.Unlock(t.Context()))
 	}
 	for range 2 {
-		if err := <-ended; err != nil {
-			t.Errorf("a wait has ended: %v", err)
-		}
+		expect.OK(t, <-ended, "a wait has ended")
 	}
 	lock(b, "freed")
 	if kept.Err() != nil {
@@ -165,9 +155,7 @@ func TestReleasesExecutedWithoutSpace(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, r := range held {
 		wg.Go(func() {
-			if err := b.Release(t.Context(), r.Hold); !errors.Is(err, rpctypes.ErrNoSpace) {
-				t.Errorf("released, but for all that is known: %v", err)
-			}
+			expect.Be(t, b.Release(t.Context(), r.Hold), rpctypes.ErrNoSpace, "released, but for all that is known")
 		})
 	}
 	send(len(held))
@@ -192,10 +180,7 @@ func TestReleaseWithoutSpace(t *testing.T) {
 	}
 	alarm := func(action pb.AlarmRequest_AlarmAction) {
 		t.Helper()
-		_, err := pb.NewMaintenanceClient(b.client.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{Action: action, Alarm: pb.AlarmType_NOSPACE})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pb.NewMaintenanceClient(b.client.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{Action: action, Alarm: pb.AlarmType_NOSPACE}))(t)
 	}
 	alarm(pb.AlarmRequest_ACTIVATE)
 	defer alarm(pb.AlarmRequest_DEACTIVATE)
@@ -207,9 +192,7 @@ func TestReleaseWithoutSpace(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if err := b.Release(t.Context(), r.Hold); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, b.Release(t.Context(), r.Hold))
 		})
 	}
 	wg.Wait()

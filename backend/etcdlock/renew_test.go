@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"google.golang.org/grpc"
@@ -26,9 +27,7 @@ func TestRenewForLonger(t *testing.T) {
 	longer := r.Hold
 	longer.TTL = time.Hour
 	for i, h := range []driver.Hold{longer, longer, r.Hold} {
-		if err := b.Renew(t.Context(), []driver.Hold{h})[0]; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Renew(t.Context(), []driver.Hold{h})[0])
 		after := storedKeys(t, admin, r.Name)[0]
 		if after.created != before.created || after.lease == before.lease {
 			t.Errorf("renewal %d: from %+v to %+v", i, before, after)
@@ -43,9 +42,7 @@ func TestRenewForLonger(t *testing.T) {
 		return err == nil && left.TTL < 0
 	})
 	leaseOf(b, r).age(longer.TTL - r.TTL/2)
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
 	if l := leaseOf(b, r); l.ttl() != leaseTTL(r.TTL) || storedKeys(t, admin, r.Name)[0].lease != l.id {
 		t.Errorf("after the longer time its lease has a TTL of %v", l.ttl())
 	}
@@ -71,13 +68,9 @@ func TestLateMoveToAnotherLease(t *testing.T) {
 			longer.TTL = time.Minute
 			kv := delayCalls(b)
 			kv.next(fate)
-			if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("%s: the move: %v", name, err)
-			}
+			must.Be(t, b.Renew(t.Context(), []driver.Hold{longer})[0], context.DeadlineExceeded, name, "the move")
 			next := by(b, other)
-			if err := next.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+			must.OK(t, next.Renew(t.Context(), []driver.Hold{r.Hold})[0], name)
 			if fate == heldBack {
 				kv.deliver(t)
 			}
@@ -111,9 +104,7 @@ func TestHoldGoesToAndFro(t *testing.T) {
 		}
 	}
 	release(t, two, r)
-	if err := one.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
-		t.Errorf("renewed after its release: %v", err)
-	}
+	expect.Be(t, one.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrLost, "renewed after its release")
 	if one.owners.get(r.Owner) != nil {
 		t.Error("the connection that has granted it remembers it")
 	}
@@ -146,9 +137,7 @@ func TestLeaseOfAnotherConnectionsHold(t *testing.T) {
 	l := leaseOf(one, r)
 	renew(t, two, r)
 	release(t, two, r)
-	if err := one.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("released again: %v", err)
-	}
+	expect.Be(t, one.Release(t.Context(), r.Hold), driver.ErrLost, "released again")
 	next := request(r.Name, driver.Exclusive)
 	acquire(t, one, next)
 	if leaseOf(one, next).id == l.id {

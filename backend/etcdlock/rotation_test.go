@@ -17,6 +17,8 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -27,20 +29,14 @@ import (
 func programs(t *testing.T, b, other driver.Backend, rotate func()) {
 	t.Helper()
 	client := func(b driver.Backend) *distlock.Client {
-		c, err := distlock.New(b, &distlock.Options{TTL: 20 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(distlock.New(b, &distlock.Options{TTL: 20 * time.Second}))(t)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
 	locks, others := client(b), client(other)
 	lock := func(c *distlock.Client, name string) *distlock.Lease {
 		t.Helper()
-		l, err := c.Mutex(name).Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.Mutex(name).Lock(t.Context()))(t)
 		return l
 	}
 	kept, blocked, elected := lock(locks, "kept"), lock(others, "waited for"), lock(others, "leader")
@@ -63,21 +59,13 @@ func programs(t *testing.T, b, other driver.Backend, rotate func()) {
 	})
 	rotate()
 	for _, l := range []*distlock.Lease{blocked, elected} {
-		if err := l.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, l.Unlock(t.Context()))
 	}
 	for range 2 {
-		if err := <-ended; err != nil {
-			t.Errorf("a wait has ended: %v", err)
-		}
+		expect.OK(t, <-ended, "a wait has ended")
 	}
-	if err := kept.Extend(t.Context(), time.Minute); err != nil {
-		t.Errorf("the holder: %v", err)
-	}
-	if err := kept.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, kept.Extend(t.Context(), time.Minute), "the holder")
+	expect.OK(t, kept.Unlock(t.Context()))
 }
 
 // A password that is replaced, in the server and in the file, is used without a restart.
@@ -91,9 +79,7 @@ func TestPasswordIsRotated(t *testing.T) {
 			srv.AddUser(user, "first", own)
 			file := filepath.Join(t.TempDir(), "password")
 			write := func(password string) {
-				if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
 			}
 			write("first")
 			credentials := func(context.Context) (string, string, error) {
@@ -101,23 +87,15 @@ func TestPasswordIsRotated(t *testing.T) {
 				return user, strings.TrimSpace(string(password)), err
 			}
 			var b *Backend
-			var err error
 			switch way {
 			case "file":
 				b = mustOpen(t, "etcd://"+user+"@"+srv.Addr()+"/locks?password_file="+url.QueryEscape(file))
 			case "function":
-				if b, err = OpenWith(t.Context(), patiently("etcd://"+srv.Addr()+"/locks"), &OpenOptions{Credentials: credentials}); err != nil {
-					t.Fatal(err)
-				}
+				b = must.Get(OpenWith(t.Context(), patiently("etcd://"+srv.Addr()+"/locks"), &OpenOptions{Credentials: credentials}))(t)
 			default:
-				c, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(), DialOptions: LoginOptions(credentials)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := must.Get(clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(), DialOptions: LoginOptions(credentials)}))(t)
 				t.Cleanup(func() { c.Close() })
-				if b, err = New(c, &Options{Prefix: "locks/"}); err != nil {
-					t.Fatal(err)
-				}
+				b = must.Get(New(c, &Options{Prefix: "locks/"}))(t)
 			}
 			programs(t, b, mustOpen(t, srv.URL()+"/locks"), func() {
 				srv.SetPassword(user, "second")
@@ -137,9 +115,7 @@ func TestPasswordFiles(t *testing.T) {
 		return "etcd://" + user + srv.Addr() + "?password_file=" + url.QueryEscape(file)
 	}
 	openFails(t, "no file", at("root@"), true, "password_file", file)
-	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
 	mustOpen(t, at("root@"))
 	openFails(t, "two passwords", at("root:s3cret@"), true, "want one of them")
 	openFails(t, "a password without a user", at(""), true, "want a user and a password")
@@ -168,9 +144,7 @@ func TestOneLoginForManyCalls(t *testing.T) {
 	}
 	defer c.Close()
 	get := func() error { _, err := c.Get(t.Context(), "k"); return err }
-	if err := get(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, get())
 	endTokens(t, srv, "ann")
 	const calls = 8
 	errs := make(chan error, calls)
@@ -181,9 +155,7 @@ func TestOneLoginForManyCalls(t *testing.T) {
 	time.Sleep(50 * time.Millisecond) // a call that is slower finds the new token, or logs in once more
 	close(goOn)
 	for range calls {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, <-errs)
 	}
 	if n := logins.Load(); n > calls/2 {
 		t.Errorf("%d logins for %d calls", n, calls)
@@ -264,10 +236,7 @@ type renewal struct {
 
 func newRenewal(t *testing.T) *renewal {
 	t.Helper()
-	authority, err := testcert.NewAuthority()
-	if err != nil {
-		t.Fatal(err)
-	}
+	authority := must.Get(testcert.NewAuthority())(t)
 	d := newDoorman(t, testserver.SharedEtcd(t).Addr(), authority)
 	return &renewal{t, authority, t.TempDir(), d, "/renewed" + driver.NewOwner()}
 }
@@ -275,14 +244,8 @@ func newRenewal(t *testing.T) *renewal {
 // write replaces the certificate in the files by one that ends then.
 func (r *renewal) write(end time.Time) testcert.Files {
 	r.t.Helper()
-	pair, err := r.authority.Sign(func(c *x509.Certificate) { c.NotAfter = end })
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	files, err := pair.Write(r.dir)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	pair := must.Get(r.authority.Sign(func(c *x509.Certificate) { c.NotAfter = end }))(r.t)
+	files := must.Get(pair.Write(r.dir))(r.t)
 	return files
 }
 

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -14,9 +15,7 @@ func TestCertificates(t *testing.T) {
 	srv := testserver.Etcd(t, testserver.EtcdOptions{TLS: true})
 	testcert.Try(t, testcert.Server{Show: func(t *testing.T, shown testcert.Pair, _ bool) string {
 		file, _ := srv.Files()
-		if _, err := shown.Write(filepath.Dir(file)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(shown.Write(filepath.Dir(file)))(t)
 		return "etcds://" + srv.Addr() + "?timeout=2m"
 	}})
 }

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -38,16 +40,12 @@ func TestHolderIsNotifiedOfKeyDeletion(t *testing.T) {
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read, driver.Counted} {
 		r, lost := withOnLost(request("", mode))
 		acquire(t, b, r)
-		if _, err := admin.client.Delete(t.Context(), storedKeys(t, admin, r.Name)[0].key); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(admin.client.Delete(t.Context(), storedKeys(t, admin, r.Name)[0].key))(t)
 		awaitLost(t, lost)
 		if errs := b.Renew(t.Context(), []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {
 			t.Errorf("%v: renew after the loss: %v", mode, errs[0])
 		}
-		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("%v: release after the loss: %v", mode, err)
-		}
+		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, mode, "release after the loss")
 		acquire(t, admin, request(r.Name, mode))
 		if len(lost) > 0 {
 			t.Errorf("%v: notified twice", mode)
@@ -62,19 +60,14 @@ func TestHolderIsNotifiedOfForceUnlock(t *testing.T) {
 	quiet, none := withOnLost(request("", driver.Exclusive))
 	acquire(t, b, r)
 	acquire(t, b, quiet)
-	info, err := admin.Inspect(t.Context(), r.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(admin.Inspect(t.Context(), r.Name))(t)
 	eventually(t, "both keys are watched", func() bool {
 		b.owners.mu.Lock()
 		defer b.owners.mu.Unlock()
 		return b.owners.byOwner[r.Owner].watch != nil && b.owners.byOwner[quiet.Owner].watch != nil
 	})
 	release(t, b, quiet)
-	if err := admin.Release(t.Context(), driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, admin.Release(t.Context(), driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive}))
 	awaitLost(t, lost)
 	if len(none) > 0 {
 		t.Error("notified of its own release")
@@ -143,15 +136,10 @@ func TestCompactionWhileWaiting(t *testing.T) {
 	})
 	var revision int64
 	for i := range 20 {
-		resp, err := admin.client.Put(t.Context(), "noise", fmt.Sprint(i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(admin.client.Put(t.Context(), "noise", fmt.Sprint(i)))(t)
 		revision = resp.Header.Revision
 	}
-	if _, err := admin.client.Compact(t.Context(), revision); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(admin.client.Compact(t.Context(), revision))(t)
 	p.Silence()
 	release(t, admin, r)
 	p.Pass()
@@ -165,9 +153,7 @@ func TestCompactionWhileWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := admin.client.Delete(t.Context(), storedKeys(t, admin, held.Name)[0].key); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(admin.client.Delete(t.Context(), storedKeys(t, admin, held.Name)[0].key))(t)
 	awaitLost(t, lost)
 }
 
@@ -238,9 +224,7 @@ func TestReadsInALongQueue(t *testing.T) {
 			for i := range line {
 				line[i] = queued(request(first.Name, first.Mode))
 				wg.Go(func() {
-					if _, err := holder.Acquire(t.Context(), line[i]); !errors.Is(err, driver.ErrHeld) {
-						t.Error(err)
-					}
+					expect.Be(t, expect.Err(holder.Acquire(t.Context(), line[i])), driver.ErrHeld)
 				})
 			}
 			wg.Wait()

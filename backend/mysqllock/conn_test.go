@@ -16,6 +16,7 @@ import (
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -39,24 +40,15 @@ func TestLongConformanceOfForUpdate(t *testing.T) {
 func TestHolderIsCutOff(t *testing.T) {
 	bothOnConnections(t, func(t *testing.T, s Strategy) {
 		source, _ := freshDatabase(t, s)
-		u, err := url.Parse(source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(url.Parse(source))(t)
 		p := faultproxy.New(t, u.Host)
 		u.Host = p.Addr()
 		first, next := clientOf(t, connect(t, u.String())), clientOf(t, connect(t, source))
-		lease, err := first.Mutex("x", distlock.WithTTL(3*time.Second)).Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(first.Mutex("x", distlock.WithTTL(3*time.Second)).Lock(t.Context()))(t)
 		p.Silence()
 		ctx, cancel := context.WithTimeout(t.Context(), patient)
 		defer cancel()
-		other, err := next.Mutex("x").Lock(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		other := must.Get(next.Mutex("x").Lock(ctx))(t)
 		if lease.Err() == nil {
 			t.Errorf("the first holder trusts its lock until %v, and the next one has it already", lease.Deadline())
 		}
@@ -68,10 +60,7 @@ func TestHolderIsCutOff(t *testing.T) {
 
 func clientOf(t *testing.T, b driver.Backend) *distlock.Client {
 	t.Helper()
-	c, err := distlock.New(b, locktest.Patient())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(distlock.New(b, locktest.Patient()))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -164,10 +153,7 @@ func TestRestartedServerKillsNobodyElse(t *testing.T) {
 	db := srv.DB(t, url)
 	var others []*sql.Conn
 	for range 60 {
-		c, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(db.Conn(t.Context()))(t)
 		defer c.Close()
 		others = append(others, c)
 	}
@@ -187,15 +173,10 @@ func TestKillEndsTheMarkedConnection(t *testing.T) {
 	t.Parallel()
 	b, db, _ := forUpdateHold(t)
 	for _, marked := range []bool{false, true} {
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(db.Conn(t.Context()))(t)
 		defer conn.Close()
 		mark, id := newMark(), ""
-		if err := conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 		killed, seconds := id+"/1", "2"
 		if marked {
 			killed, seconds = mark, "60"
@@ -229,10 +210,7 @@ func TestSmallestPool(t *testing.T) {
 			t.Fatalf("with %d connections: %v, %v; want ErrInvalid", least-1, b, err)
 		}
 		db.SetMaxOpenConns(least)
-		b, err := New(ctx, db, &Options{Strategy: s, Create: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(New(ctx, db, &Options{Strategy: s, Create: true}))(t)
 		defer b.Close()
 		ping := func() error {
 			soon, cancel := context.WithTimeout(ctx, 8*time.Second) // spare connections are kept longer
@@ -257,26 +235,17 @@ func forUpdateHold(t *testing.T) (*Backend, *sql.DB, driver.Request) {
 	t.Helper()
 	srv := testserver.SharedMariaDB(t)
 	db := srv.DB(t, srv.Database(t))
-	b, err := New(t.Context(), db, &Options{Strategy: ForUpdate, Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), db, &Options{Strategy: ForUpdate, Create: true}))(t)
 	t.Cleanup(func() { b.Close() })
-	if _, err := db.ExecContext(t.Context(), "CREATE TABLE work (n INT) ENGINE=InnoDB"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(db.ExecContext(t.Context(), "CREATE TABLE work (n INT) ENGINE=InnoDB"))(t)
 	r := driver.Request{Hold: driver.Hold{Name: "report", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 30 * time.Second}, Fences: 1}
-	if _, err := b.Acquire(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Acquire(t.Context(), r))(t)
 	return b, db, r
 }
 
 func stored(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM work").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM work").Scan(&n))
 	return n
 }
 
@@ -286,9 +255,7 @@ func TestCommitStoresTheWorkAndEndsTheLock(t *testing.T) {
 		_, err := tx.ExecContext(t.Context(), "INSERT INTO work VALUES (1)")
 		return err
 	}
-	if err := b.Commit(t.Context(), r.Owner, work); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Commit(t.Context(), r.Owner, work))
 	if n := stored(t, db); n != 1 {
 		t.Errorf("%d rows stored, want 1", n)
 	}
@@ -307,9 +274,7 @@ func TestCommitStoresTheWorkAndEndsTheLock(t *testing.T) {
 // Releases of a committed lock leave its connection alone, which may have another lock by then.
 func TestReleasesAfterACommit(t *testing.T) {
 	b, _, a := forUpdateHold(t)
-	if err := b.Commit(t.Context(), a.Owner, func(*sql.Tx) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Commit(t.Context(), a.Owner, func(*sql.Tx) error { return nil }))
 	next := request("next", a.TTL)
 	take(t, b, next)
 	if err := b.Release(t.Context(), a.Hold); err != nil {
@@ -326,11 +291,9 @@ func TestWorkWaitsForRowsInMySQL57(t *testing.T) {
 	r := request("next", 30*time.Second)
 	take(t, b, r)
 	var timeout int64
-	if err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+	must.OK(t, b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(t.Context(), "SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&timeout)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if want := ask(t, db, "SELECT @@GLOBAL.innodb_lock_wait_timeout"); timeout != want {
 		t.Errorf("the work waits for rows for %d s, want %d s", timeout, want)
 	}
@@ -357,9 +320,7 @@ func TestNothingIsStoredOfWorkWhoseConnectionIsKilled(t *testing.T) {
 	b, db, r := forUpdateHold(t)
 	var lost atomic.Int32
 	r.OnLost = func() { lost.Add(1) }
-	if _, err := b.Acquire(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Acquire(t.Context(), r))(t)
 	err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
 		var id string
 		if err := tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
@@ -383,16 +344,10 @@ func TestKilledConnectionsAreToldSoon(t *testing.T) {
 	b, db, r := forUpdateHold(t)
 	lost := make(chan struct{})
 	r.OnLost = func() { close(lost) }
-	if _, err := b.Acquire(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Acquire(t.Context(), r))(t)
 	var id string
-	if err := db.QueryRowContext(t.Context(), "SELECT IS_USED_LOCK(CONCAT('distlock-link/', link)) FROM distlock_mutexes WHERE owner = ?", r.Owner).Scan(&id); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(t.Context(), "KILL "+id); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, db.QueryRowContext(t.Context(), "SELECT IS_USED_LOCK(CONCAT('distlock-link/', link)) FROM distlock_mutexes WHERE owner = ?", r.Owner).Scan(&id))
+	must.Get(db.ExecContext(t.Context(), "KILL "+id))(t)
 	select {
 	case <-lost:
 	case <-time.After(patient):
@@ -416,10 +371,7 @@ func TestAPoolKeepsAConnectionForOthers(t *testing.T) {
 	srv := testserver.SharedMariaDB(t)
 	db := srv.DB(t, srv.Database(t))
 	db.SetMaxOpenConns(3)
-	b, err := New(t.Context(), db, &Options{Strategy: ForUpdate, Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(New(t.Context(), db, &Options{Strategy: ForUpdate, Create: true}))(t)
 	defer b.Close()
 	for i, name := range []string{"a", "b", "c"} {
 		r := driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 30 * time.Second}, Fences: 1}
@@ -454,10 +406,7 @@ func TestCommitAfterADeadlockStoresNothing(t *testing.T) {
 
 // deadlock makes tx the victim of a deadlock with another transaction that has written more.
 func deadlock(t *testing.T, ctx context.Context, db *sql.DB, tx *sql.Tx) {
-	rival, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rival := must.Get(db.BeginTx(ctx, nil))(t)
 	defer rival.Rollback()
 	exec := func(tx *sql.Tx, text string) {
 		if _, err := tx.ExecContext(ctx, text); err != nil {
@@ -473,7 +422,7 @@ func deadlock(t *testing.T, ctx context.Context, db *sql.DB, tx *sql.Tx) {
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); exec(rival, "UPDATE pair SET v = 2 WHERE n = 2") }()
-	_, err = tx.ExecContext(ctx, "SELECT v FROM pair WHERE n = 1 FOR UPDATE")
+	_, err := tx.ExecContext(ctx, "SELECT v FROM pair WHERE n = 1 FOR UPDATE")
 	<-done
 	if number(err) != errDeadlock {
 		t.Errorf("%v; want a deadlock", err)
@@ -501,9 +450,7 @@ func TestLocksOfATableWithSeveralNames(t *testing.T) {
 	for _, s := range []Strategy{ForUpdate, Session} {
 		url, db := freshDatabase(t, s)
 		var schema string
-		if err := db.QueryRow("SELECT DATABASE()").Scan(&schema); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, db.QueryRow("SELECT DATABASE()").Scan(&schema))
 		one := connect(t, url)
 		take(t, one, request("x", long))
 		other := connect(t, url+"&table="+schema+"."+one.database.opts.Table)

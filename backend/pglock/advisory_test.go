@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -27,10 +28,7 @@ func TestAdvisoryWaitersLeaveNoOrphans(t *testing.T) {
 	a, b := open(t, url), open(t, url)
 	mine := request("lock")
 	take(t, a, mine)
-	w, err := b.Watch(t.Context(), request("lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(b.Watch(t.Context(), request("lock")))(t)
 	eventually(t, "b waits", func() bool { return blocked(t, pg, url) == "1" })
 	w.Close()
 	if n := blocked(t, pg, url); n != "0" {
@@ -140,10 +138,7 @@ func TestAdvisoryCloseWithoutANetwork(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
 		net := faultproxy.New(t, pg.Addr())
-		a, err := Open(t.Context(), strings.Replace(url, pg.Addr(), net.Addr(), 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(Open(t.Context(), strings.Replace(url, pg.Addr(), net.Addr(), 1)))(t)
 		take(t, a, request("lock"))
 		if _, err := a.Watch(t.Context(), request("lock")); err != nil && !errors.Is(err, driver.ErrSkip) {
 			t.Fatal(err)
@@ -172,9 +167,7 @@ func TestAdvisoryNeedsThreeRights(t *testing.T) {
 		pg := testserver.SharedPostgres(t)
 		url := pg.Database(t)
 		admin := pg.DB(t, url)
-		if _, err := admin.ExecContext(t.Context(), Schema(Options{Strategy: Advisory})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(admin.ExecContext(t.Context(), Schema(Options{Strategy: Advisory})))(t)
 		user := pg.User(t, url, "pw", "SELECT, INSERT, UPDATE ON distlock_fences")
 		b := open(t, with(t, user, "strategy", "advisory", "level", string(level)))
 		var rows int
@@ -195,15 +188,9 @@ func TestAdvisoryLeavesTheUsersPoolClean(t *testing.T) {
 			t.Parallel()
 			pg := testserver.SharedPostgres(t)
 			url := pg.Database(t)
-			pool, err := pgxpool.New(t.Context(), with(t, url, "pool_max_conns", "4"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			pool := must.Get(pgxpool.New(t.Context(), with(t, url, "pool_max_conns", "4")))(t)
 			t.Cleanup(pool.Close)
-			b, err := NewPool(t.Context(), pool, &Options{Strategy: Advisory, Level: level, Create: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(NewPool(t.Context(), pool, &Options{Strategy: Advisory, Level: level, Create: true}))(t)
 			take(t, b, request("lock"))
 			if err := b.Close(); err != nil {
 				t.Error(err)
@@ -239,10 +226,7 @@ func TestAdvisoryReleaseOfAnothersHoldNeedsOneConnection(t *testing.T) {
 		theirs, mine := request("theirs"+string(level)), request("mine")
 		take(t, a, theirs)
 		take(t, b, mine)
-		others, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		others := must.Get(db.Conn(t.Context()))(t)
 		within(t, "Release", func(ctx context.Context) {
 			if err := b.Release(ctx, theirs.Hold); err != nil {
 				t.Errorf("level %s: %v", level, err)
@@ -298,9 +282,7 @@ func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level L
 	l := connlock.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Probe: true}
 	wantTaken(t, held, l, true)
 	wantTaken(t, refused, l, false)
-	if err := refused.Lease(t.Context(), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, refused.Lease(t.Context(), time.Hour))
 	wantTaken(t, refused, l, false)
 	if got := silence(t, refused); got != "1h" {
 		t.Errorf("the server ends a connection that is silent for %s, want 1h", got)
@@ -309,14 +291,8 @@ func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level L
 
 func pinLink(t *testing.T, d *advisoryDialect) connlock.Conn {
 	t.Helper()
-	conn, err := d.db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := d.NewConn(t.Context(), conn, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(d.db.Conn(t.Context()))(t)
+	k := must.Get(d.NewConn(t.Context(), conn, time.Minute))(t)
 	t.Cleanup(k.Close)
 	return k
 }
@@ -338,9 +314,7 @@ func silence(t *testing.T, k connlock.Conn) (d string) {
 	case *sessionConn:
 		tx = &k.tx
 	}
-	if err := tx.Querier().QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&d); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, tx.Querier().QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&d))
 	return d
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -33,9 +34,7 @@ func TestHoldsExcludeEachOther(t *testing.T) {
 		if next := take(t, b, theirs); next.Fence <= first.Last() {
 			t.Errorf("fence %d after %d", next.Fence, first.Last())
 		}
-		if err := b.Release(t.Context(), mine.Hold); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("a second Release: %v, want ErrLost", err)
-		}
+		expect.Be(t, b.Release(t.Context(), mine.Hold), lock.ErrLost, "a second Release")
 	})
 }
 
@@ -50,17 +49,13 @@ func TestSilentConnectionsAreGivenUp(t *testing.T) {
 		take(t, b, r)
 		for range 3 {
 			time.Sleep(r.TTL / 2)
-			if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Renew(t.Context(), []lock.Hold{r.Hold})[0])
 		}
 		renewed := time.Now()
 		if after := (<-lost).Sub(renewed); after < r.TTL || after > r.TTL+checkInterval {
 			t.Errorf("lost %v after the last renewal, want %v", after, r.TTL)
 		}
-		if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Renew: %v, want ErrLost", err)
-		}
+		expect.Be(t, b.Renew(t.Context(), []lock.Hold{r.Hold})[0], lock.ErrLost, "Renew")
 	})
 }
 
@@ -113,9 +108,7 @@ func TestAnswerAtTheEndOfTrust(t *testing.T) {
 		if g, err := b.Acquire(t.Context(), r); err == nil {
 			t.Errorf("granted %+v on a connection that the driver has closed", g)
 		}
-		if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Renew: %v, want ErrLost", err)
-		}
+		expect.Be(t, b.Renew(t.Context(), []lock.Hold{r.Hold})[0], lock.ErrLost, "Renew")
 	})
 }
 
@@ -152,9 +145,7 @@ func TestFailedConnectionsAreKilled(t *testing.T) {
 		f.set(func() { f.silent = f.opened })
 		ctx, cancel := context.WithTimeout(t.Context(), r.TTL+time.Second)
 		defer cancel()
-		if err := b.Renew(ctx, []lock.Hold{r.Hold})[0]; !errors.Is(err, lock.ErrLost) {
-			t.Errorf("%v, want ErrLost", err)
-		}
+		expect.Be(t, b.Renew(ctx, []lock.Hold{r.Hold})[0], lock.ErrLost)
 		synctest.Wait()
 		if n := f.get(&f.kills); n != 1 {
 			t.Errorf("%d connections were killed, want 1", n)
@@ -235,9 +226,7 @@ func TestStaleHoldLeavesItsSuccessor(t *testing.T) {
 		take(t, b, first)
 		f.end(func(*fakeConn) bool { return true })
 		take(t, b, second)
-		if err := b.Release(t.Context(), first.Hold); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("the first hold: %v, want ErrLost", err)
-		}
+		expect.Be(t, b.Release(t.Context(), first.Hold), lock.ErrLost, "the first hold")
 		wantHeld(t, b, request("x"))
 		release(t, b, second)
 		take(t, b, request("x"))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock"
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -27,12 +28,8 @@ func TestCommitEndsTheHold(t *testing.T) {
 		}))
 		take(t, b, request("lock"))
 		release(t, b, r) // it was released already
-		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("a second Release: %v, want ErrLost", err)
-		}
-		if err := b.Commit(t.Context(), r.Owner, nil); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("a second Commit: %v, want ErrLost", err)
-		}
+		expect.Be(t, b.Release(t.Context(), r.Hold), lock.ErrLost, "a second Release")
+		expect.Be(t, b.Commit(t.Context(), r.Owner, nil), lock.ErrLost, "a second Commit")
 	})
 }
 
@@ -58,17 +55,13 @@ func TestHandOffAfterACommit(t *testing.T) {
 		must.OK(t, b.Commit(t.Context(), first.Owner(), func(*sql.Tx) error { return nil }))
 		r := request("lock")
 		take(t, rival, r)
-		if err := first.Unlock(t.Context()); err != nil {
-			t.Errorf("Unlock after the Commit: %v", err)
-		}
+		expect.OK(t, first.Unlock(t.Context()), "Unlock after the Commit")
 		time.Sleep(time.Second)
 		if len(second) > 0 {
 			t.Error("a waiter holds beside another process")
 		}
 		release(t, rival, r)
-		if err := (<-second).Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, (<-second).Unlock(t.Context()))
 	})
 }
 
@@ -131,12 +124,8 @@ func TestReleaseThatWaitsForACommit(t *testing.T) {
 		go func() { released <- b.Release(t.Context(), r.Hold) }()
 		synctest.Wait()
 		close(blocked)
-		if err := <-committed; err != nil {
-			t.Errorf("Commit: %v", err)
-		}
-		if err := <-released; err != nil {
-			t.Errorf("Release: %v", err)
-		}
+		expect.OK(t, <-committed, "Commit")
+		expect.OK(t, <-released, "Release")
 	})
 }
 
@@ -157,9 +146,7 @@ func TestCommitDuringARelease(t *testing.T) {
 		if !errors.Is(err, lock.ErrLost) {
 			t.Errorf("Commit: %v, want ErrLost", err)
 		}
-		if err := <-released; err != nil {
-			t.Errorf("Release: %v", err)
-		}
+		expect.OK(t, <-released, "Release")
 	})
 }
 

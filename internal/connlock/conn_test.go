@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -90,26 +91,20 @@ func TestLimitOfThePool(t *testing.T) {
 		if err == nil || lock.Final(err) || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), "limit of 3") {
 			t.Errorf("%v, want an error that names the limit", err)
 		}
-		if err := b.DB.PingContext(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.DB.PingContext(t.Context()))
 		release(t, b, first)
 		take(t, b, request("c"))
 		b.DB.SetMaxOpenConns(0)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := b.Acquire(ctx, request("d")); err != nil {
-			t.Errorf("the limit that was removed: %v", err)
-		}
+		expect.OK(t, expect.Err(b.Acquire(ctx, request("d"))), "the limit that was removed")
 	})
 }
 
 func TestPoolsThatAreTooSmall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{limit: 2}
-		if _, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f}); !errors.Is(err, lock.ErrInvalid) {
-			t.Errorf("%v, want ErrInvalid", err)
-		}
+		expect.Be(t, expect.Err(New(t.Context(), Config{DB: f.pool(t), Dialect: f})), lock.ErrInvalid)
 	})
 }
 
@@ -123,9 +118,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 		if n := b.DB.Stats().InUse; n != 3 {
 			t.Fatalf("%d connections are in use, want 3", n)
 		}
-		if err := b.Release(t.Context(), request("theirs").Hold); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("%v, want ErrLost", err)
-		}
+		expect.Be(t, b.Release(t.Context(), request("theirs").Hold), lock.ErrLost)
 		synctest.Wait()
 		if n := b.DB.Stats().InUse; n != 2 {
 			t.Errorf("%d connections are in use, want 2", n)
@@ -220,10 +213,7 @@ func TestReleaseWhileAnAttemptWaitsForAConnection(t *testing.T) {
 		take(t, b, held)
 		closeIdle(b)
 		for range 2 {
-			theirs, err := b.DB.Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			theirs := must.Get(b.DB.Conn(t.Context()))(t)
 			defer theirs.Close()
 		}
 		next := make(chan error)
@@ -234,12 +224,8 @@ func TestReleaseWhileAnAttemptWaitsForAConnection(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := b.Release(ctx, held.Hold); err != nil {
-			t.Errorf("Release while an attempt waits: %v", err)
-		}
+		expect.OK(t, b.Release(ctx, held.Hold), "Release while an attempt waits")
 		closeIdle(b)
-		if err := <-next; err != nil {
-			t.Errorf("the attempt: %v", err)
-		}
+		expect.OK(t, <-next, "the attempt")
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -86,16 +87,12 @@ func take(t *testing.T, b *Backend, r lock.Request) lock.Grant {
 
 func wantHeld(t *testing.T, b *Backend, r lock.Request) {
 	t.Helper()
-	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, lock.ErrHeld) {
-		t.Fatalf("%s: %v, want ErrHeld", r.Name, err)
-	}
+	must.Be(t, expect.Err(b.Acquire(t.Context(), r)), lock.ErrHeld, r.Name)
 }
 
 func release(t *testing.T, b *Backend, r lock.Request) {
 	t.Helper()
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Fatalf("%s: %v", r.Name, err)
-	}
+	must.OK(t, b.Release(t.Context(), r.Hold), r.Name)
 }
 
 // set changes the server.

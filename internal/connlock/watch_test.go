@@ -8,6 +8,7 @@ import (
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -82,9 +83,7 @@ func TestWaitersThatPoll(t *testing.T) {
 			c.Polling = true
 			c.Explain = func(err error) error { return errors.Join(errors.New("it means"), err) }
 		})
-		if _, err := b.Watch(t.Context(), request("lock")); !errors.Is(err, lock.ErrSkip) {
-			t.Errorf("watch: %v, want ErrSkip", err)
-		}
+		expect.Be(t, expect.Err(b.Watch(t.Context(), request("lock"))), lock.ErrSkip, "watch")
 		if _, err := b.Acquire(t.Context(), request("lock")); !errors.Is(err, unlucky) || !strings.Contains(err.Error(), "it means") || lock.Final(err) {
 			t.Errorf("acquire: %v, want an explained error", err)
 		}

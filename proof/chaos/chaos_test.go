@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // promise is the word of docs/guarantees.md for a fault.
@@ -152,10 +153,7 @@ func leftovers(s *scene, most time.Duration) (left []string) {
 	if s.direct != "" {
 		url = s.direct
 	}
-	locks, err := distlock.Open(context.Background(), url, nil)
-	if err != nil {
-		s.Fatal(err)
-	}
+	locks := must.Get(distlock.Open(context.Background(), url, nil))(s)
 	defer locks.Close()
 	for end := time.Now().Add(most); ; time.Sleep(50 * time.Millisecond) {
 		left = nil

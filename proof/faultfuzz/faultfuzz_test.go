@@ -28,6 +28,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -164,10 +165,7 @@ func (f *fuzz) open(t *testing.T) {
 
 func (f *fuzz) connect(t *testing.T, addrs []string) driver.Backend {
 	t.Helper()
-	b, err := f.Open(context.Background(), addrs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(f.Open(context.Background(), addrs))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }

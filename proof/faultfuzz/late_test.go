@@ -13,6 +13,7 @@ import (
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/server"
 )
@@ -125,20 +126,14 @@ func direct(t *testing.T) func() driver.Backend {
 
 func mustOpen(t *testing.T, url string) driver.Backend {
 	t.Helper()
-	b, err := driver.Open(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(driver.Open(context.Background(), url))(t)
 	return b
 }
 
 // serve serves a backend until the test ends, and returns the server's address.
 func serve(t *testing.T, b driver.Backend) (addr string) {
 	t.Helper()
-	s, err := server.New(b, server.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(server.New(b, server.Options{}))(t)
 	h := httptest.NewServer(s)
 	t.Cleanup(func() {
 		h.Close()

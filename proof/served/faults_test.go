@@ -27,6 +27,7 @@ import (
 	"github.com/distlock/distlock/internal/httpwire"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -115,19 +116,13 @@ func fail(t *testing.T, store string, ttl time.Duration, turns int) {
 
 // client returns a client of servers, whose outcomes are counted.
 func (c *campaign) client(rawURL string) *distlock.Client {
-	b, err := httplock.Open(c.t.Context(), rawURL)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	b := must.Get(httplock.Open(c.t.Context(), rawURL))(c.t)
 	return c.clientOf(observed{b, c})
 }
 
 // clientOf returns a client whose every hold is the backend's own: none is handed off in the process.
 func (c *campaign) clientOf(b driver.Backend) *distlock.Client {
-	client, err := distlock.New(b, &distlock.Options{TTL: c.ttl, HandoffMax: -1})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	client := must.Get(distlock.New(b, &distlock.Options{TTL: c.ttl, HandoffMax: -1}))(c.t)
 	return client
 }
 
@@ -264,9 +259,7 @@ type remote struct {
 func startRemote(t *testing.T, store string) *remote {
 	t.Helper()
 	r := &remote{store: store, addr: testserver.FreeAddr(t)}
-	if err := r.start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.start())
 	t.Cleanup(func() {
 		if err := r.kill(); err != nil {
 			t.Error(err)

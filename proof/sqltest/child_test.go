@@ -8,6 +8,7 @@ import (
 	"os/exec"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -22,13 +23,8 @@ func (s *scene) child() (cmd *exec.Cmd, fence uint64) {
 	cmd = exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+s.url(s.user()))
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Spawn(cmd); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, testserver.Spawn(cmd))
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()

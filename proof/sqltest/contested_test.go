@@ -3,11 +3,12 @@ package sqltest
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // admin returns the administrator's pool.
@@ -18,16 +19,13 @@ func (s *scene) admin() *sql.DB { return s.srv.DB(s.t, s.database) }
 func (s *scene) lockRow(name string) (unlock func()) {
 	s.t.Helper()
 	ctx := context.Background()
-	tx, err := s.admin().BeginTx(ctx, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	tx := must.Get(s.admin().BeginTx(ctx, nil))(s.t)
 	var key string
 	query := fmt.Sprintf("SELECT k FROM %s WHERE name = '%s'", s.table, name)
 	if s.kind == mariaDB {
 		query += " AND k NOT LIKE '#%'"
 	}
-	err = tx.QueryRowContext(ctx, query).Scan(&key)
+	err := tx.QueryRowContext(ctx, query).Scan(&key)
 	if err == nil && s.kind == mariaDB {
 		_, err = tx.ExecContext(ctx, "SELECT k FROM "+s.table+" WHERE k = ? FOR UPDATE", key)
 	} else if err == nil {
@@ -59,9 +57,7 @@ func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 		contested, other := exclusive("contested"), exclusive("other")
 		for _, r := range []driver.Request{contested, other} {
 			acquire(t, b, r)
-			if err := b.Release(t.Context(), r.Hold); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Release(t.Context(), r.Hold))
 		}
 		var holds []driver.Hold
 		for i := range 10 {
@@ -76,12 +72,8 @@ func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 		waits := background(ctx, b, contested)
 		c.awaitStuck(user)
 		renewed(t, ctx, b, holds)
-		if _, err := b.Acquire(ctx, other); err != nil {
-			t.Errorf("another name: %v", err)
-		}
-		if err := b.Release(ctx, other.Hold); err != nil {
-			t.Errorf("another name: %v", err)
-		}
+		expect.OK(t, expect.Err(b.Acquire(ctx, other)), "another name")
+		expect.OK(t, b.Release(ctx, other.Hold), "another name")
 		another, err := driver.Open(ctx, c.url(c.user()))
 		if err != nil {
 			t.Fatalf("open: %v", err)
@@ -94,9 +86,7 @@ func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 		default:
 		}
 		unlock()
-		if err := <-waits; err != nil {
-			t.Errorf("the row is free: %v", err)
-		}
+		expect.OK(t, <-waits, "the row is free")
 	})
 }
 
@@ -119,9 +109,7 @@ func TestAHoldOfALockedRow(t *testing.T) {
 		r, other := exclusive(lockName), exclusive("other")
 		acquire(t, b, other)
 		acquire(t, b, r)
-		if err := b.Release(t.Context(), other.Hold); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Release(t.Context(), other.Hold))
 		unlock := c.lockRow(lockName)
 		defer unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -138,12 +126,8 @@ func TestAHoldOfALockedRow(t *testing.T) {
 			t.Error("granted again without a number")
 		}
 		renewed(t, ctx, b, []driver.Hold{r.Hold})
-		if err := b.Release(ctx, r.Hold); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Release(ctx, r.Hold))
 		unlock()
-		if err := b.Release(ctx, r.Hold); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("a second Release: %v, want ErrLost", err)
-		}
+		expect.Be(t, b.Release(ctx, r.Hold), driver.ErrLost, "a second Release")
 	})
 }

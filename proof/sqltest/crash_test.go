@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 )
 
@@ -26,9 +27,7 @@ func (g grant) outranks(t *testing.T, fence uint64) {
 	if g.lease.Fence() <= fence {
 		t.Errorf("fence %d came after %d", g.lease.Fence(), fence)
 	}
-	if err := g.lease.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, g.lease.Unlock(t.Context()))
 }
 
 // endures expects that a hold survives a fault for several renewals, and that the next client gets the
@@ -44,9 +43,7 @@ func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Dur
 	case <-time.After(5 * ttl / 4):
 	}
 	start := time.Now()
-	if err := held.Unlock(t.Context()); err != nil {
-		t.Errorf("unlock: %v", err)
-	}
+	expect.OK(t, held.Unlock(t.Context()), "unlock")
 	g := awaitGrant(t, next)
 	g.succeeds(t, held.Fence())
 	figure(t, "the hold survived; the next client had the lock %v after Unlock", ms(g.at.Sub(start)))
@@ -169,9 +166,7 @@ func TestWaitersConnectionsAreKilled(t *testing.T) {
 		}
 		c.killConnections(user)
 		start := time.Now()
-		if err := held.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, held.Unlock(t.Context()))
 		g := awaitGrant(t, next)
 		g.succeeds(t, held.Fence())
 		figure(t, "the next client had the lock %v after Unlock", ms(g.at.Sub(start)))
@@ -195,9 +190,7 @@ func TestWaiterIsPartitioned(t *testing.T) {
 		next := c.party(c.user()).follow(t, nil)
 		net.Silence()
 		start := time.Now()
-		if err := held.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, held.Unlock(t.Context()))
 		g := awaitGrant(t, next)
 		g.succeeds(t, held.Fence())
 		figure(t, "the next client had the lock %v after Unlock", ms(g.at.Sub(start)))

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // stall delays the statements in which an owner writes its numbers, until letGo is called.
@@ -13,14 +15,9 @@ func (s *scene) stall(owner string) (letGo func()) {
 	s.t.Helper()
 	ctx := context.Background()
 	db := s.admin()
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	conn := must.Get(db.Conn(ctx))(s.t)
 	for _, text := range s.kind.stall {
-		if _, err := conn.ExecContext(ctx, fmt.Sprintf(text, s.table, owner)); err != nil {
-			s.t.Fatalf("%s: %v", text, err)
-		}
+		must.OK(s.t, expect.Err(conn.ExecContext(ctx, fmt.Sprintf(text, s.table, owner))), text)
 	}
 	return func() {
 		conn.Close()
@@ -42,9 +39,7 @@ func TestNoFenceForADeadConnection(t *testing.T) {
 		var letGo func()
 		if sameConn {
 			acquire(t, first, r)
-			if err := first.Release(t.Context(), r.Hold); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, first.Release(t.Context(), r.Hold))
 			letGo = c.lockRow(lockName)
 		} else {
 			letGo = c.stall(r.Owner)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // kills is how many connections TestLongRandomKills ends for each strategy.
@@ -40,10 +41,7 @@ func killRandomly(t *testing.T, kills int) {
 	eachOnConnections(t, func(t *testing.T, s strategy) {
 		c := newScene(t, s, s.kind.shared(t))
 		user := c.user()
-		p, err := c.open(t.Context(), user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(c.open(t.Context(), user))(t)
 		m := &contender{t: t, client: p.Client, greatest: map[string]uint64{}}
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup

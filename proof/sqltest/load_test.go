@@ -12,6 +12,8 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 const (
@@ -87,9 +89,7 @@ func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
 	all.wantAll(t)
 	waiting := c.watchConnections(user, time.Second)
 	start := time.Now()
-	if err := held.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, held.Unlock(t.Context()))
 	moving := all.served(t, func() int { return c.countConnections(user) })
 	all.checker.Judge(t, waiters)
 	figure(t, "%d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",
@@ -141,18 +141,9 @@ func (s *scene) pooled(limit int) *distlock.Client {
 	s.t.Helper()
 	db := s.srv.DB(s.t, s.database)
 	db.SetMaxOpenConns(limit)
-	query, err := url.ParseQuery(s.query)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	b, err := s.kind.open(s.t.Context(), db, query)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	client, err := distlock.New(b, &distlock.Options{TTL: s.life})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	query := must.Get(url.ParseQuery(s.query))(s.t)
+	b := must.Get(s.kind.open(s.t.Context(), db, query))(s.t)
+	client := must.Get(distlock.New(b, &distlock.Options{TTL: s.life}))(s.t)
 	s.t.Cleanup(func() { ends(s.t, "Close", func() { client.Close() }) })
 	return client
 }

@@ -2,13 +2,14 @@ package sqltest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // oldest is a strategy on a server that ends silent connections only while they are in a transaction.
@@ -29,10 +30,7 @@ func eachOnConnections(t *testing.T, f func(t *testing.T, s strategy)) {
 // backend opens a backend as a user, closed with the test.
 func (s *scene) backend(userURL string) driver.Backend {
 	s.t.Helper()
-	b, err := driver.Open(s.t.Context(), s.url(userURL))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	b := must.Get(driver.Open(s.t.Context(), s.url(userURL)))(s.t)
 	s.t.Cleanup(func() {
 		closes(s.t, b)
 	})
@@ -43,9 +41,7 @@ func (s *scene) backend(userURL string) driver.Backend {
 func closes(t *testing.T, b interface{ Close() error }) {
 	t.Helper()
 	ends(t, "Close", func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
+		expect.OK(t, b.Close(), "close")
 	})
 }
 
@@ -84,9 +80,7 @@ func TestAcquireAgainOnAKilledConnection(t *testing.T) {
 			if second := acquire(t, b, r); second.Fence <= first.Fence {
 				t.Errorf("fence %d after %d", second.Fence, first.Fence)
 			}
-			if err := b.Release(t.Context(), r.Hold); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, b.Release(t.Context(), r.Hold))
 		}
 	})
 }
@@ -106,16 +100,9 @@ func TestUnlockOfALostLock(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.killConnections(user)
-			successor, err := next.Mutex(lockName).Lock(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := held.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-				t.Errorf("Unlock of a lock that another client has: %v, want ErrLost", err)
-			}
-			if err := successor.Unlock(t.Context()); err != nil {
-				t.Error(err)
-			}
+			successor := must.Get(next.Mutex(lockName).Lock(ctx))(t)
+			expect.Be(t, held.Unlock(t.Context()), distlock.ErrLost, "Unlock of a lock that another client has")
+			expect.OK(t, successor.Unlock(t.Context()))
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -66,13 +67,8 @@ type scene struct {
 func newScene(t *testing.T, s strategy, srv *server) *scene {
 	t.Helper()
 	c := &scene{strategy: s, t: t, srv: srv, database: srv.database(t), life: life}
-	b, err := driver.Open(t.Context(), c.url(c.database)+"&create=true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(driver.Open(t.Context(), c.url(c.database)+"&create=true"))(t)
+	must.OK(t, b.Close())
 	return c
 }
 
@@ -124,9 +120,7 @@ func (s *scene) awaitSome(query, userURL string) {
 
 func (s *scene) count(query string) (n int) {
 	s.t.Helper()
-	if _, err := fmt.Sscan(s.srv.Ask(s.t, query), &n); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(fmt.Sscan(s.srv.Ask(s.t, query), &n))(s.t)
 	return n
 }
 
@@ -157,10 +151,7 @@ type party struct {
 // party opens a backend as a user, closed with the test.
 func (s *scene) party(userURL string) *party {
 	s.t.Helper()
-	p, err := s.open(s.t.Context(), userURL)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	p := must.Get(s.open(s.t.Context(), userURL))(s.t)
 	s.t.Cleanup(p.close(s.t))
 	return p
 }

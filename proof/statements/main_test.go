@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -72,10 +73,7 @@ func measure(t *testing.T, program, url string) map[string]int {
 	output(t, cmd)
 	profile := filepath.Join(counts, "profile")
 	output(t, exec.Command("go", "tool", "covdata", "textfmt", "-i="+counts, "-o="+profile))
-	text, err := os.ReadFile(profile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(profile))(t)
 	files := map[string]int{}
 	for block := range strings.Lines(string(text)) {
 		var at string
