@@ -26,8 +26,8 @@ type leaseRenewal struct {
 	wg     wait.Group
 }
 
-// Renew keeps the leases of the holds alive and checks that their keys are unchanged: two requests for each 128
-// holds, in parallel.
+// Renew keeps the leases of the holds alive and checks that their keys are unchanged: a stream for each 16 holds and a
+// transaction for each 128, in parallel.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	r := &leaseRenewal{b: b, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxParallel)}
 	var err error
