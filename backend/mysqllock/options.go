@@ -30,12 +30,12 @@ const (
 	Row Strategy = "row"
 
 	// ForUpdate holds a row by SELECT … FOR UPDATE in a transaction that stays open, on a connection
-	// of its own for each lock and each waiter. It is exclusive only. A lock ends with its
+	// of its own for each lock and each waiter; waiters beyond sixteen poll. It is exclusive only. A lock ends with its
 	// connection.
 	ForUpdate Strategy = "forupdate"
 
-	// Session holds locks by GET_LOCK, on a connection of its own for each lock and each waiter. It is exclusive only. A
-	// lock ends with its connection.
+	// Session holds locks by GET_LOCK, on a connection of its own for each lock and each waiter; waiters beyond sixteen poll. It is
+	// exclusive only. A lock ends with its connection.
 	Session Strategy = "session"
 )
 
