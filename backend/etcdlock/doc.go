@@ -42,8 +42,8 @@
 //
 // # Leases
 //
-// Each hold and each place ends by its own TTL, in whole seconds, and up to a second later. Close leaves them. Any
-// connection renews, acquires again and releases them by their Owner (Caps.Detached). A free lock is kept for the first in the
+// Each hold and each place ends by its own TTL, in whole seconds, and up to a second and a half and a commit later. Close
+// leaves them. Any connection renews, acquires again and releases them by their Owner (Caps.Detached). A free lock is kept for the first in the
 // queue for driver.TurnLife. The shortest TTL is the server's: one and a half times its election timeout, two seconds by
 // default.
 //

@@ -162,7 +162,7 @@ func lostReplies(t *testing.T, grants int32) {
 	}
 }
 
-// An attempt without a usable lease fails with ErrUnsent when no server can keep the shared lease alive.
+// An attempt without a usable lease fails with ErrUnsent when no server can be reached to grant one.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	t.Parallel()
 	proxies := proxiesTo(t, []string{testserver.SharedEtcd(t).Addr()})
