@@ -132,7 +132,7 @@ type Caps struct {
 	Modes     ModeSet
 	Fence     bool // grants carry fences that strictly increase
 	Floor     bool // Renew honours Hold.Floor
-	Session   bool // holds also end with the backend's session
+	Session   bool // holds also end with the backend's session, or each with its connection
 	Downgrade bool // a Write hold can become Read without being given up
 
 	// Detached: holds outlive the connection that made them. Any other connection to the coordinator

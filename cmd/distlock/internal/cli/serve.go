@@ -27,8 +27,8 @@ import (
 
 const serveHelp = `Serve gives programs in every language the locks of one backend, over HTTP and JSON, and
 shows them on a web page. Any number of servers may stand before one backend: they have no
-state of their own. The backend's locks must outlive its connections, so ZooKeeper and the
-session strategies of MySQL and PostgreSQL can't be served.
+state of their own. The backend's locks must outlive its connections, so ZooKeeper can't be
+served, nor MySQL and PostgreSQL with another strategy than row.
 
 Without more, only this host can reach the server, and all its users may do everything. Any
 other address needs TLS (--tls-cert, --tls-key), and --tokens or --client-ca to know who
