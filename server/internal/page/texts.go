@@ -184,6 +184,10 @@ var guarantees = []struct {
 		{"Redlock", "if members forget their votes, or clocks jump", "if a member forgets and its clock is behind", "the TTL", "the release"},
 		{"Redlock", "成员忘记投票或时钟跳变时", "某成员丢失数据且其时钟落后时", "TTL", "释放"},
 	}},
+	{"etcd:", [...]guarantee{
+		{"etcd", "if the key is deleted", "if the data is replaced by a backup", "the TTL, a second and a half, and a commit", "the release"},
+		{"etcd", "键被删除时", "数据被备份替换时", "TTL 加一秒半和一次提交", "释放"},
+	}},
 	{"mysql", sqlRows},
 	{"postgres", sqlRows},
 }
@@ -199,8 +203,8 @@ var redisReplicated = [...]guarantee{
 }
 
 var sqlRows = [...]guarantee{
-	{"MySQL, PostgreSQL: rows", "if commits are not flushed, after a failover that loses commits, or if the clock jumps forward", "with what loses commits, if the clock goes back", "the TTL", "the release (`row`), a poll"},
-	{"MySQL、PostgreSQL：行策略", "提交未落盘、故障转移丢失提交或时钟向前跳变时", "提交丢失，同时时钟倒退时", "TTL", "释放（`row`）、轮询"},
+	{"MySQL, PostgreSQL: rows", "if commits are not flushed, after a failover that loses commits, or if the clock jumps forward", "with what loses commits, if the clock goes back", "the TTL", "the release"},
+	{"MySQL、PostgreSQL：行策略", "提交未落盘、故障转移丢失提交或时钟向前跳变时", "提交丢失，同时时钟倒退时", "TTL", "释放"},
 }
 
 // guaranteeOf returns the row of a backend; an empty one if the table has none.

@@ -29,7 +29,8 @@ func TestGuarantees(t *testing.T) {
 			}
 		}
 	}
-	if guaranteeOf("redis://h:6379/0", 0).Two != redisAlone[0].Two || guaranteeOf("shard(a)", 1).Two != "" || guaranteeOf("redis+cluster://a", 1).Two != redisReplicated[1].Two {
+	if guaranteeOf("redis://h:6379/0", 0).Two != redisAlone[0].Two || guaranteeOf("shard(a)", 1).Two != "" || guaranteeOf("redis+cluster://a", 1).Two != redisReplicated[1].Two ||
+		guaranteeOf("etcd://h:2379/locks/", 0).Two == "" {
 		t.Error("wrong row")
 	}
 }
