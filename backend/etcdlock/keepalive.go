@@ -70,9 +70,9 @@ func (k *keepAlives) stream(ctx context.Context, conn *grpc.ClientConn, open []i
 		err = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(k.ids[open[n]])})
 	}
 	for n := 0; n < len(open) && err == nil; n++ {
-		var resp *pb.LeaseKeepAliveResponse
-		if resp, err = stream.Recv(); err != nil {
-			break
+		resp, err := stream.Recv()
+		if err != nil {
+			return err
 		}
 		if id := k.ids[open[n]]; resp.ID != int64(id) {
 			return fmt.Errorf("an answer about lease %x to a keep-alive of lease %x", resp.ID, id)

@@ -537,7 +537,7 @@ func TestGrantOfAKeyThatEndsMeanwhile(t *testing.T) {
 	}
 }
 
-// What a connection has not granted it does not revoke: other keys may have that lease, as those of another version's holds.
+// A connection revokes only leases that it has granted: other keys may have another one, as those of another version's holds.
 func TestSharedLease(t *testing.T) {
 	t.Parallel()
 	admin := shared(t)
