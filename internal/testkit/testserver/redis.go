@@ -20,6 +20,7 @@ import (
 var (
 	redisServer = &program{name: "redis-server", env: "DISTLOCK_TEST_REDIS", debian: "redis-server"}
 	oldRedis    = &program{cached: "redis-6.2"}
+	valkey      = &program{cached: "valkey-9"}
 )
 
 // RedisServer is a standalone Redis, or Valkey, that keeps its data in memory.
@@ -46,6 +47,14 @@ func Redis(tb testing.TB, args ...string) *RedisServer {
 func OldRedis(tb testing.TB, args ...string) *RedisServer {
 	tb.Helper()
 	s := startRedis(tb, "old-redis", oldRedis, args)
+	tb.Cleanup(s.end)
+	return s
+}
+
+// Valkey starts a Valkey 9 of the test's own, which has commands that Redis 7 has not.
+func Valkey(tb testing.TB, args ...string) *RedisServer {
+	tb.Helper()
+	s := startRedis(tb, "valkey", valkey, args)
 	tb.Cleanup(s.end)
 	return s
 }
