@@ -95,7 +95,7 @@ func (h *hold) requestTTL(l *Lease, ttl time.Duration) error {
 // Request returns the hold as the backend knows it. Its mode changes only for a reservation, when there
 // is no other request for it.
 func (h *hold) Request(ttl time.Duration) driver.Hold {
-	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
+	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl, Fence: h.last}
 }
 
 // left returns the hold that an ended hold may have left at the backend.

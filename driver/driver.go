@@ -155,6 +155,10 @@ type Hold struct {
 	// greater than Floor; atomically with the check that Owner holds. Zero means no floor. See
 	// Caps.Floor.
 	Floor uint64
+
+	// Fence is the last fence of the grant; 0: not known. A backend whose grants come before their fences may write it
+	// for Inspect when it renews.
+	Fence uint64
 }
 
 // Request is one attempt to hold.

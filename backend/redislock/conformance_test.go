@@ -3,13 +3,10 @@ package redislock
 import (
 	"context"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
@@ -84,79 +81,4 @@ func TestLongValkey(t *testing.T) {
 		t.Parallel()
 		conform(t, srv, openers[0], Options{Scripts: ScriptsOff})
 	})
-}
-
-// Without scripts the commands of Redis 6.0 are enough.
-func TestLongScriptlessConformanceOfRedis6(t *testing.T) {
-	conform(t, testserver.OldRedis(t), opener{"6.0", openOldest}, Options{Scripts: ScriptsOff})
-}
-
-func openOldest(t testing.TB, addr string, opts Options) *Backend {
-	b := openOwn(t, addr, opts)
-	sendThrough(b, oldestClient{b.client})
-	return b
-}
-
-// oldestClient refuses commands and options that Redis 6.0 does not have.
-type oldestClient struct{ redisconn.Client }
-
-func (c oldestClient) Do(ctx context.Context, key string, args []string) (any, error) {
-	if err := newer(args); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(ctx, key, args)
-}
-
-func (c oldestClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
-	return doOldest(commands, func(commands [][]string) []redisconn.Answer { return c.Client.DoAll(ctx, key, commands) })
-}
-
-func (c oldestClient) At(ctx context.Context, key string) (redisconn.Server, error) {
-	at, err := c.Client.At(ctx, key)
-	return oldestServer{at}, err
-}
-
-type oldestServer struct{ redisconn.Server }
-
-func (s oldestServer) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
-	c, err := s.Server.Dedicated(ctx)
-	return oldestConn{c}, err
-}
-
-type oldestConn struct{ redisconn.DedicatedConn }
-
-func (c oldestConn) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
-	return doOldest(commands, func(commands [][]string) []redisconn.Answer { return c.DedicatedConn.DoAll(ctx, commands) })
-}
-
-// doOldest sends commands. One that is newer than Redis 6.0 has no effect.
-func doOldest(commands [][]string, do func([][]string) []redisconn.Answer) []redisconn.Answer {
-	sent := slices.Clone(commands)
-	for i, args := range sent {
-		if newer(args) != nil {
-			sent[i] = []string{"PING"}
-		}
-	}
-	got := do(sent)
-	for i, args := range commands {
-		if err := newer(args); err != nil {
-			got[i] = redisconn.Answer{Err: err}
-		}
-	}
-	return got
-}
-
-// newer returns the error of Redis 6.0 if it does not have a command, or one of its options.
-func newer(args []string) error {
-	unknown := []string{"GETDEL", "GETEX", "COPY", "EXPIRETIME", "PEXPIRETIME", "SPUBLISH", "FCALL", "LMPOP"}
-	options := map[string][]string{"SET": {"GET", "EXAT", "PXAT"}, "PEXPIRE": {"NX", "XX", "GT", "LT"}, "XADD": {"NOMKSTREAM", "MINID", "LIMIT"}}
-	switch {
-	case slices.Contains(unknown, args[0]):
-		return &redisconn.ReplyError{Text: "ERR unknown command `" + args[0] + "`"}
-	case slices.ContainsFunc(options[args[0]], func(o string) bool { return slices.Contains(args[min(3, len(args)):], o) }):
-		return &redisconn.ReplyError{Text: "ERR syntax error"}
-	case args[0] == "XADD" && strings.HasSuffix(args[min(4, len(args)-1)], "-*"):
-		return &redisconn.ReplyError{Text: "ERR Invalid stream ID specified as stream command argument"}
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-// Package redislock keeps locks in Redis 6.0 or later, or Valkey: in one server, in the
+// Package redislock keeps locks in Redis 6.2 or later, or Valkey: in one server, in the
 // master that Sentinel names, or in a Cluster. docs/backends/redis.md describes keys, other data in
 // their place, permissions (an ACL), and the ways to lose a lock.
 //

@@ -191,6 +191,11 @@ func (c *countingClient) Do(ctx context.Context, key string, args []string) (any
 	return c.Client.Do(ctx, key, args)
 }
 
+func (c *countingClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
+	c.commands.Add(1)
+	return c.Client.DoAll(ctx, key, commands)
+}
+
 func TestCloseEndsWhatIsOnItsWay(t *testing.T) {
 	srv := testserver.Redis(t)
 	b := openOwn(t, srv.Addr(), Options{})

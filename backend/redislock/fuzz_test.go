@@ -383,7 +383,7 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Exclusive, "if not ends and not (scores and redis.call('ZSCORE', scores, who)) then\n    redis.call('RPUSH'", "redis.call('LREM', queue, 0, who)\n  if true then\n    redis.call('RPUSH'"},
 	}},
 	"who gives up keeps its ticket in the queue": {kind: fairMutex, edits: []edit{
-		{driver.Exclusive, "if not leave(who) then\n    return 0", "if true then\n    return redis.call('ZSCORE', tickets, who) and 1 or 0"},
+		{driver.Exclusive, "local left = leave(who)", "local left = redis.call('ZSCORE', tickets, who)"},
 	}},
 	"a release is repeated in secret":  {kind: stringMutex, wrap: func(b *Backend) fuzzed { return repeater{b} }},
 	"no answer to a renewal is a loss": {kind: stringMutex, wrap: func(b *Backend) fuzzed { return pessimist{b} }},
@@ -433,7 +433,7 @@ func changed(sc *script, e edit) (_ *script, is bool) {
 }
 
 func (m fuzzMutant) apply(t *testing.T, b *Backend) fuzzed {
-	if s, is := b.storage.(*scripted); is {
+	if s := scriptsOf(b); s != nil {
 		own := *s.scripts
 		s.scripts = &own
 		for _, e := range m.edits {

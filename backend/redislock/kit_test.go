@@ -296,9 +296,22 @@ func sendThrough(b *Backend, c redisconn.Client) {
 	switch s := b.storage.(type) {
 	case *scripted:
 		b.storage = newScripted(b)
+	case *uncontended:
+		b.storage = newUncontended(b)
 	case acknowledged:
 		b.storage = newAcknowledged(b)
 	case *scriptless.Store:
 		s.Client = c
 	}
+}
+
+// scriptsOf returns the storage of a backend that runs scripts; nil: it runs none.
+func scriptsOf(b *Backend) *scripted {
+	switch s := b.storage.(type) {
+	case *scripted:
+		return s
+	case *uncontended:
+		return s.scripted
+	}
+	return nil
 }

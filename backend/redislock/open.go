@@ -166,8 +166,8 @@ func mastersOnly(ctx context.Context, conn *redis.Conn) error {
 
 var errReplica = &redisconn.ReplyError{Text: "READONLY this server is a replica"}
 
-// minMajorVersion is the first version with all that the scripts need.
-const minMajorVersion = 6
+// oldest is the first version with XADD's NOMKSTREAM.
+const oldestMajor, oldestMinor = 6, 2
 
 // check refuses servers that are too old, or not of the kind that the URL says.
 // HELLO came with 6.0. A user who may not send it finds out later.
@@ -180,7 +180,7 @@ func (t *urlTarget) check(ctx context.Context, c redisconn.Client) error {
 	re, is := redisconn.AsReply(err)
 	switch {
 	case is && re.UnknownCommand():
-		return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, minMajorVersion)
+		return fmt.Errorf("%w: the server is older than Redis %d.%d", driver.ErrInvalid, oldestMajor, oldestMinor)
 	case is && re.HasCode("NOPERM"):
 		return nil
 	case err != nil:
@@ -235,9 +235,12 @@ func parseHello(reply any) helloReply {
 func (h helloReply) replica() bool { return h.role == "replica" || h.role == "slave" }
 
 func (h helloReply) tooOld() error {
-	major, _, _ := strings.Cut(h.version, ".")
-	if n, err := strconv.Atoi(major); h.server == "redis" && err == nil && n < minMajorVersion {
-		return fmt.Errorf("%w: the server is Redis %s: want %d.0 or later", driver.ErrInvalid, h.version, minMajorVersion)
+	var major, minor int
+	if n, _ := fmt.Sscanf(h.version, "%d.%d", &major, &minor); h.server != "redis" || n < 2 {
+		return nil
+	}
+	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
+		return fmt.Errorf("%w: the server is Redis %s: want %d.%d or later", driver.ErrInvalid, h.version, oldestMajor, oldestMinor)
 	}
 	return nil
 }
@@ -494,8 +497,10 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 		return nil, fmt.Errorf("%w: scripts %q: want %q or %q", driver.ErrInvalid, opts.Scripts, ScriptsAuto, ScriptsOff)
 	case b.replicas.need > 0:
 		b.storage = newAcknowledged(b)
-	default:
+	case b.layout.Redisson:
 		b.storage = newScripted(b)
+	default:
+		b.storage = newUncontended(b)
 	}
 	return b, nil
 }
@@ -524,7 +529,7 @@ func (b *Backend) withoutScripts() error {
 	if b.replicas.need > 0 {
 		return fmt.Errorf("%w: acknowledgement by replicas needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported)
 	}
-	b.storage = &scriptless.Store{Client: b.client, PubSub: b.pubsub, Layout: b.layout}
+	b.storage = scriptless.New(b.client, b.pubsub, b.layout)
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
 	b.caps.Queueing, b.caps.QueuedModes = driver.QueueNever, 0
 	return nil

@@ -159,7 +159,8 @@ func TestOpenServersOfAnAge(t *testing.T) {
 		answer string
 		want   error
 	}{
-		{hello("redis", "6.0.0"), nil},
+		{hello("redis", "6.2.0"), nil},
+		{hello("redis", "6.0.20"), driver.ErrInvalid},
 		{hello("redis", "10.2.0"), nil},
 		{hello("valkey", "8.1.0"), nil},
 		{hello("redis", "5.0.14"), driver.ErrInvalid},

@@ -95,7 +95,7 @@ func (s *scripted) Renew(ctx context.Context, holds []driver.Hold) []error {
 
 func (s *scripted) renewing(holds []driver.Hold) command {
 	m, floor := s.layout.Mode(holds[0].Mode), holds[0].Floor >= s.layout.Span
-	keys := words((m.RenewalKeys+2)*len(holds) + 2)
+	keys := words((m.RenewalKeys+3)*len(holds) + 2)
 	var own []string
 	for _, h := range holds {
 		own = m.Keys(own[:0], s.layout.Prefix+h.Name, h.Owner)
@@ -107,6 +107,9 @@ func (s *scripted) renewing(holds []driver.Hold) command {
 	c := newCommand(keys)
 	for _, h := range holds {
 		c.words = append(c.words, m.RenewalField(h.Owner), layouts.Millis(h.TTL))
+		if m.WritesFence {
+			c.words = append(c.words, s.layout.ID(h.Fence))
+		}
 	}
 	if floor {
 		c.words = append(c.words, s.layout.FloorID(holds[0].Floor))

@@ -74,7 +74,7 @@ func TestLivesAreRoundedUp(t *testing.T) {
 	c := raw(t, srv.Addr())
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		b := openOwn(t, srv.Addr(), Options{Layout: layout})
-		s := b.storage.(*scripted)
+		s := scriptsOf(b)
 		for range 20 {
 			for _, mode := range allModes {
 				r := request("", mode)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
@@ -44,6 +45,8 @@ type scripted struct {
 
 	// send sends a command to the server of a key. An error beside a reply says that too few replicas have it.
 	send func(ctx context.Context, key string, command []string) (any, error)
+
+	acquires atomic.Bool // a script has acquired, and none was denied since
 }
 
 func newScripted(b *Backend) *scripted {
@@ -192,6 +195,7 @@ func (s *scripted) run(ctx context.Context, sc *script, c command) (any, error) 
 		reply, err = s.send(ctx, c.words[beforeKeys], c.words)
 	}
 	if reply == nil && deniesScripts(err) {
+		s.acquires.Store(false)
 		err = redisconn.Refuse(fmt.Sprintf("the server's user may not run scripts; without them there are exclusive locks: scripts=off in a URL, or Options.Scripts: %v", err), err)
 	}
 	return reply, redisconn.Explain(err)

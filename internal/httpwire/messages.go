@@ -102,6 +102,7 @@ type Hold struct {
 	Mode  driver.Mode `json:"mode,omitempty"` // exclusive if absent
 	TTL   int64       `json:"ttl_ms,omitempty"`
 	Floor uint64      `json:"floor,string,omitempty"`
+	Fence uint64      `json:"fence,string,omitempty"`
 }
 
 // Request is driver.Request, for POST /v1/acquire and /v1/watch.
@@ -352,7 +353,7 @@ func queueing(s string) driver.Queueing {
 
 // FromHold describes h.
 func FromHold(h driver.Hold) Hold {
-	return Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, TTL: Up(h.TTL), Floor: h.Floor}
+	return Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, TTL: Up(h.TTL), Floor: h.Floor, Fence: h.Fence}
 }
 
 // Driver returns h for a backend.
@@ -360,7 +361,7 @@ func (h Hold) Driver() driver.Hold {
 	if h.Mode == 0 {
 		h.Mode = driver.Exclusive
 	}
-	return driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, TTL: Duration(h.TTL), Floor: h.Floor}
+	return driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, TTL: Duration(h.TTL), Floor: h.Floor, Fence: h.Fence}
 }
 
 // FromRequest describes r.

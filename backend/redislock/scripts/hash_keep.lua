@@ -5,4 +5,4 @@ return batch(function(at, field, ttl)
   end
   lengthen(KEYS[at + 1], ttl)
   return lengthen(KEYS[at], ttl)
-end)
+end, 2)

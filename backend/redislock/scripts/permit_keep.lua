@@ -13,4 +13,4 @@ return batch(function(at, id, ttl)
     together(KEYS[at], KEYS[at + 2], ends)
   end
   return true
-end)
+end, 2)

@@ -8,4 +8,4 @@ return batch(function(at, field, ttl)
   lengthen(KEYS[at + 1], ttl)
   lengthen(KEYS[at], ttl)
   return true
-end)
+end, 2)

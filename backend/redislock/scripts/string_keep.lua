@@ -1,5 +1,14 @@
--- KEYS: name of each.
-return batch(function(at, owner, ttl)
+-- KEYS: name of each. The first renewal writes the fence, which a plain acquire did not know.
+return batch(function(at, owner, ttl, id)
   local value = ask('GET', KEYS[at])
-  return value and string.sub(value, 1, 37) == owner .. ' ' and lengthen(KEYS[at], ttl)
-end)
+  if not value or string.sub(value, 1, 37) ~= owner .. ' ' then
+    return false
+  end
+  local start = id ~= '' and string.match(value, '^([^ ]* [^ ]* )%-')
+  if not start then
+    return lengthen(KEYS[at], ttl)
+  end
+  local left = call('PTTL', KEYS[at])
+  call('SET', KEYS[at], start .. id, 'PX', math.max(ttl, left))
+  return true
+end, 3)

@@ -7,7 +7,8 @@ if other then
   return other
 end
 if value and string.sub(value, 1, 37) == string.sub(ARGV[1], 1, 37) then
-  first = ',' .. string.match(value, '[^ ,]*$')
+  first = string.match(value, '[^ ,]*$')
+  first = string.find(first, '^%-') and '' or ',' .. first
   ttl = math.max(ttl, call('PTTL', KEYS[1]))
   sweep(clock())
 else

@@ -35,6 +35,7 @@ type Mode struct {
 	// first RenewalKeys.
 	Keys        func(to []string, key, owner string) []string
 	RenewalKeys int
+	WritesFence bool // a renewal writes the fence into the note
 
 	// AcquireArgs appends the arguments that an attempt needs, and ReleaseArgs what stands behind a release's field and channel.
 	AcquireArgs func(to []string, key, note string, r driver.Request) []string
@@ -56,6 +57,9 @@ func (l *Layout) Mode(m driver.Mode) *Mode { return l.modes[m] }
 // many fences do not make the counter run ahead of the clock.
 const fencesPerGrant = 1024
 
+// maxHandoffs is how many of them a grant has for hand-off.
+const maxHandoffs = fencesPerGrant / 2
+
 // String writes an exclusive lock as SET name value NX PX does: a string, whose value
 // begins with the Owner.
 func String(prefix string, strict bool) *Layout {
@@ -68,6 +72,7 @@ func String(prefix string, strict bool) *Layout {
 			return append(to, key, queue, tickets)
 		},
 		RenewalKeys: 1,
+		WritesFence: true,
 		AcquireArgs: func(to []string, _, note string, r driver.Request) []string {
 			// The note is the value, and begins with all that the script needs.
 			return append(to, note, Millis(r.TTL), Bit(r.Queue))
@@ -75,7 +80,7 @@ func String(prefix string, strict bool) *Layout {
 		ReleaseArgs: noArgs,
 		Channel:     FreeChannel,
 		Wakes:       wakeOne,
-		Span:        fencesPerGrant,
+		Span:        maxHandoffs,
 	}
 	l.addReadWrite()
 	l.addCounted()
@@ -124,7 +129,7 @@ func (l *Layout) addReadWrite() {
 		ReleaseArgs: func(to []string, key string) []string { return append(to, Tagged(key)) },
 		Channel:     RWChannel,
 		Wakes:       wakeReaders,
-		Span:        l.Span,
+		Span:        l.modes[driver.Exclusive].Span,
 	}
 	read := *write
 	read.RenewalField, read.RenewalKeys, read.Span = Field, 3, 1

@@ -15,7 +15,7 @@ import (
 func TestFencesStayBelow63Bits(t *testing.T) {
 	l := String("", false)
 	year2255 := time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
-	fence, err := l.Fence(fmt.Sprint(year2255) + "-999")
+	fence, err := l.Fence(fmt.Sprint(year2255)+"-999", "")
 	if err != nil || fence >= 1<<63-fencesPerGrant {
 		t.Errorf("in the year 2255: fence %d, %v", fence, err)
 	}

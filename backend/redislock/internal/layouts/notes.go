@@ -15,10 +15,11 @@ import (
 
 // A note is written with a hold, for Inspect: "owner meta fence", where meta is in the
 // form of a URL's query, and the fence as the counter gave it. A hold that was acquired again has
-// its first fence too, behind a comma. The fence is missing without scripts.
+// its first fence too, behind a comma.
 //
-// In the layout "string" the note of an exclusive lock is its value. Elsewhere it has a key of its own, and a
-// plus before it.
+// In the layout "string" the note of an exclusive lock is its value. It is written before the fence is drawn, and has the
+// TTL in ms behind a minus in its place; the first renewal by a script writes the fence. Elsewhere a note has a key of its
+// own, and a plus before it.
 
 // Notes writes notes. It keeps how the metadata of the last request are written: nearly always
 // the next request has the same map, which no caller changes.
@@ -31,12 +32,30 @@ type encodedMeta struct {
 
 // Start returns the part of a note that is known before the fence is.
 func (n *Notes) Start(owner string, meta map[string]string) string {
+	return owner + " " + n.encoded(meta) + " "
+}
+
+// Unfenced returns the note of a hold whose fence is not known yet.
+func (n *Notes) Unfenced(owner string, meta map[string]string, ttl time.Duration) string {
+	return owner + " " + n.encoded(meta) + " -" + Millis(ttl)
+}
+
+// LastUnfenced returns what Unfenced returned for a hold, if no attempt with other metadata was made since.
+func (n *Notes) LastUnfenced(owner string, ttl time.Duration) string {
+	text := ""
+	if last := n.last.Load(); last != nil {
+		text = last.text
+	}
+	return owner + " " + text + " -" + Millis(ttl)
+}
+
+func (n *Notes) encoded(meta map[string]string) string {
 	last := n.last.Load()
 	if last == nil || reflect.ValueOf(last.meta).Pointer() != reflect.ValueOf(meta).Pointer() {
 		last = &encodedMeta{meta, encodeMeta(meta)}
 		n.last.Store(last)
 	}
-	return owner + " " + last.text + " "
+	return last.text
 }
 
 func encodeMeta(meta map[string]string) string {
@@ -70,16 +89,21 @@ func (l *Layout) readNote(note string, now time.Duration, h *driver.Holder) bool
 	if len(parts) != 3 || len(parts[0]) != OwnerLen {
 		return false
 	}
+	if ttl, unfenced := strings.CutPrefix(parts[2], "-"); unfenced {
+		ms, err := strconv.ParseInt(ttl, 10, 64)
+		h.Owner, h.Meta = parts[0], readMeta(parts[1])
+		if life := LifeLeft(ms); h.Left >= 0 && life >= h.Left {
+			h.Held = life - h.Left // it was not renewed yet
+		}
+		return err == nil
+	}
 	last, first, again := strings.Cut(parts[2], ",")
 	if !again {
 		first = last
 	}
-	fence := uint64(0)
-	if last != "" { // clients without scripts do not know it
-		var err error
-		if fence, err = l.Fence(last); err != nil {
-			return false
-		}
+	fence, err := l.Fence(last, parts[0])
+	if err != nil {
+		return false
 	}
 	h.Owner, h.Fence, h.Meta = parts[0], fence, readMeta(parts[1])
 	// The counter is at least the server's clock, so a hold is at least as old as
@@ -105,16 +129,43 @@ func number(id string) (uint64, error) {
 	return n*perMilli + s, err
 }
 
-// Fence returns the first fence of a grant with this answer of the counter.
-func (l *Layout) Fence(id string) (uint64, error) {
+// InMillisecond reports whether an id of the stream is one of the thousand that its millisecond has.
+func InMillisecond(id string) bool {
+	_, seq, stream := strings.Cut(id, "-")
+	return stream && len(seq) <= 3
+}
+
+// Fence returns the first fence of owner's grant with this answer of the counter.
+//
+// Two masters of a split brain may give the same answer. So the fences of the layout "string" begin at a place that the
+// Owner decides on, among those that the number stands for.
+func (l *Layout) Fence(id, owner string) (uint64, error) {
 	n, err := number(id)
-	return n * l.Span, err
+	places := l.Span - l.modes[driver.Exclusive].Span + 1
+	return n*l.Span + uint64(hash(owner))%places, err
+}
+
+// hash is FNV-1a: the same in all processes.
+func hash(s string) uint32 {
+	h := uint32(2166136261)
+	for i := range len(s) {
+		h = (h ^ uint32(s[i])) * 16777619
+	}
+	return h
 }
 
 // Grant returns what a request got with this answer of the counter.
 func (l *Layout) Grant(r driver.Request, id string) (driver.Grant, error) {
-	fence, err := l.Fence(id)
+	fence, err := l.Fence(id, r.Owner)
 	return driver.Grant{Fence: fence, Fences: min(max(r.Fences, 1), l.modes[r.Mode].Span), TTL: r.TTL}, err
+}
+
+// ID returns the counter's answer for a grant that has this fence; empty for none.
+func (l *Layout) ID(fence uint64) string {
+	if fence == 0 {
+		return ""
+	}
+	return l.FloorID(fence)
 }
 
 // FloorID returns the id to which the counter must be raised for later fences to exceed floor.

@@ -159,9 +159,12 @@ func Text(v any) string { s, _ := v.(string); return s }
 // Integer returns a reply's number.
 func Integer(v any) int64 { n, _ := v.(int64); return n }
 
+// List returns a reply's list.
+func List(v any) []any { list, _ := v.([]any); return list }
+
 // Texts returns the strings of a list.
 func Texts(v any) []string {
-	list, _ := v.([]any)
+	list := List(v)
 	words := make([]string, len(list))
 	for i, w := range list {
 		words[i] = Text(w)

@@ -88,7 +88,7 @@ func (c *pipelineConn) close() {
 
 // exec sends commands, one after the other. Each has its result and its error.
 func (c *pipelineConn) exec(ctx context.Context, cmds []singleTry) {
-	if len(cmds) == 1 {
+	if len(cmds) == 1 && c.own { // a user's client has another pool for pipelines, and more of its connections may be dead
 		c.client.Process(ctx, cmds[0])
 		return
 	}

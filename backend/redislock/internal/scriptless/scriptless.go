@@ -12,79 +12,86 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
+	"github.com/distlock/distlock/backend/redislock/internal/plain"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
 )
 
 // Store keeps exclusive locks. A lock looks as scripts write it, so that both exclude each other, under fences of one
-// counter; but its value lacks its fence, which is not known yet when the value is written.
-type Store struct {
-	Client redisconn.Client
-	PubSub *redisconn.PubSub
-	Layout *layouts.Layout // "string"
+// counter.
+type Store struct{ plain.Commands }
 
-	notes layouts.Notes
+// New returns a store.
+func New(c redisconn.Client, p *redisconn.PubSub, l *layouts.Layout) *Store {
+	return &Store{plain.Commands{Client: c, PubSub: p, Layout: l, Creates: true}}
 }
 
 func (s *Store) mode() *layouts.Mode { return s.Layout.Mode(driver.Exclusive) }
 
-// Acquire makes one attempt, in one round trip; in three if r's Owner holds already. If the SET is
-// refused, the commands behind it change nothing but the counter, and show the holder. A grant beside an error was taken, and
-// is of no use.
+// Acquire makes one attempt, in one round trip; in two if it is refused, and in three if r's Owner holds already. A grant beside
+// an error was taken, and is of no use.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	key := s.Layout.Prefix + r.Name
-	got := s.Client.DoAll(ctx, key, [][]string{
-		{"SET", key, s.notes.Start(r.Owner, r.Meta), "NX", "PX", layouts.Millis(r.TTL)},
-		{"GET", key}, {"PTTL", key}, {"EXISTS", s.Layout.QueueKeys(key)[0]}, s.xadd(r.Name, "*"),
-	})
-	set, value := got[0], got[1]
-	if set.Err != nil {
-		return driver.Grant{}, redisconn.OtherType(redisconn.MarkUnsent(redisconn.Explain(set.Err)))
-	}
-	if err := redisconn.TransportError(got); err != nil {
-		return driver.Grant{}, err
-	}
-	taken := driver.Grant{}
-	if set.Reply != nil {
-		taken.TTL = r.TTL
-	} else if !ownedBy(redisconn.Text(value.Reply), r.Owner) {
-		return taken, refusedBy(s.Layout, key, value, got[2])
-	}
-	err := redisconn.OtherType(redisconn.Explain(redisconn.FirstError(got)))
-	switch {
-	case err != nil:
-		return taken, err
-	case set.Reply == nil:
-		if err = s.renewOne(ctx, r.Hold); errors.Is(err, driver.ErrLost) {
-			err = errors.New("the lock ended while it was acquired again")
+	taken, err := s.Take(ctx, r)
+	if err != nil {
+		if taken.Outcome == plain.Held {
+			return driver.Grant{}, err
 		}
-	case redisconn.Integer(got[3].Reply) > 0:
+		return driver.Grant{TTL: r.TTL}, err
+	}
+	id := taken.ID
+	switch taken.Outcome {
+	case plain.Held:
+		if !plain.OwnedBy(redisconn.Text(taken.Value.Reply), r.Owner) {
+			return driver.Grant{}, s.refusal(ctx, r, taken.Value)
+		}
+		if id, err = s.again(ctx, r); err != nil {
+			return driver.Grant{}, err
+		}
+	case plain.Queued:
 		return driver.Grant{}, s.yieldToQueue(ctx, r)
+	case plain.Ended:
+		return driver.Grant{}, s.refusal(ctx, r, taken.Value)
 	}
-	if err != nil {
-		return taken, err
-	}
-	id, err := s.spread(ctx, r.Name, redisconn.Text(got[4].Reply))
-	if err != nil {
-		return taken, err
+	if id, err = s.spread(ctx, r.Name, id); err != nil {
+		return driver.Grant{TTL: r.TTL}, err
 	}
 	return s.Layout.Grant(r, id)
 }
 
-// refusedBy returns the error of an attempt that found another value.
-func refusedBy(l *layouts.Layout, key string, value, left redisconn.Answer) error {
+// again acquires a hold again that r's Owner has.
+func (s *Store) again(ctx context.Context, r driver.Request) (id string, err error) {
+	id, err = s.draw(ctx, r.Name)
+	if err == nil {
+		err = s.renewOne(ctx, r.Hold)
+	}
+	if errors.Is(err, driver.ErrLost) {
+		err = errors.New("the lock ended while it was acquired again")
+	}
+	return id, err
+}
+
+// refusal returns the error of an attempt that found another value.
+func (s *Store) refusal(ctx context.Context, r driver.Request, value redisconn.Answer) error {
+	key := s.Layout.Prefix + r.Name
 	if re, is := redisconn.AsReply(value.Err); is && re.HasCode("WRONGTYPE") {
 		return layouts.NoLock(key, "no string")
 	}
-	if err := cmp.Or(value.Err, left.Err); err != nil {
+	if value.Err != nil {
+		return redisconn.Explain(value.Err)
+	}
+	if value.Reply == nil {
+		return &driver.HeldError{} // it has ended
+	}
+	left, err := s.Client.Do(ctx, key, []string{"PTTL", key})
+	if err != nil {
 		return redisconn.Explain(err)
 	}
-	ms := redisconn.Integer(left.Reply)
-	if !layouts.IsLockString(redisconn.Text(value.Reply), ms) {
+	ms, text := redisconn.Integer(left), redisconn.Text(value.Reply)
+	if !layouts.IsLockString(text, ms) {
 		return layouts.NoLock(key, layouts.NoToken(ms))
 	}
-	return layouts.Held(ms, l.StringHolder(redisconn.Text(value.Reply), 0, ms))
+	return layouts.Held(ms, s.Layout.StringHolder(text, 0, ms))
 }
 
 // yieldToQueue gives up a lock that was taken before those in the queue, which clients with
@@ -105,14 +112,20 @@ func (s *Store) xadd(name, id string) []string {
 	return []string{"XADD", s.Layout.Counter(name), "MAXLEN", "0", id, "", ""}
 }
 
+// draw takes the next id from the fence counter.
+func (s *Store) draw(ctx context.Context, name string) (string, error) {
+	reply, err := s.Client.Do(ctx, s.Layout.Prefix+name, s.xadd(name, "*"))
+	return redisconn.Text(reply), redisconn.Explain(err)
+}
+
 // spread returns an id, or a later one. A millisecond has a thousand: behind them, spread
 // draws from the next millisecond in advance, as scripts do.
 func (s *Store) spread(ctx context.Context, name, id string) (string, error) {
 	for range redisconn.MaxTries {
-		ms, seq, _ := strings.Cut(id, "-")
-		if len(seq) < 4 {
+		if layouts.InMillisecond(id) {
 			return id, nil
 		}
+		ms, _, _ := strings.Cut(id, "-")
 		n, err := strconv.ParseUint(ms, 10, 63)
 		if err != nil {
 			return "", err
@@ -199,7 +212,7 @@ func (s *Store) change(ctx context.Context, h driver.Hold, writes func(left int6
 				}
 				return err
 			}
-			if value := redisconn.Texts(got[1].Reply); len(value) != 1 || !ownedBy(value[0], h.Owner) {
+			if value := redisconn.Texts(got[1].Reply); len(value) != 1 || !plain.OwnedBy(value[0], h.Owner) {
 				send([][]string{{"UNWATCH"}})
 				return nil
 			}
@@ -240,12 +253,6 @@ func firstFailure(results []any, n int) error {
 		}
 	}
 	return nil
-}
-
-// ownedBy reports whether the value of a plain lock is owner's. The Owner of a lock that is
-// not distlock's is the whole value, as Inspect shows it.
-func ownedBy(value, owner string) bool {
-	return value == owner || len(owner) == layouts.OwnerLen && strings.HasPrefix(value, owner+" ")
 }
 
 // Read reads a plain lock, in one round trip.

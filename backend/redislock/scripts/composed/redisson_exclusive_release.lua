@@ -94,19 +94,18 @@ local function freed(channel)
   end
 end
 
--- quit ends a ticket. If it was the first one and the lock is free, the next waiter is notified.
+-- quit ends a ticket. If the lock is free and the ticket was the first one, or there is none, the first waiter is
+-- notified: who repeats a release, or has deleted the lock without a script, may owe it that.
 local function quit(who, name, channel)
   if redis.call('EXISTS', queue) == 0 or not ask('LINDEX', queue, 0) then
     return lost(name)
   end
   local first = sweep(clock())
-  if not leave(who) then
-    return 0
-  end
-  if first == who and redis.call('EXISTS', name) == 0 then
+  local left = leave(who)
+  if (first == who or not left) and redis.call('EXISTS', name) == 0 then
     freed(channel)
   end
-  return 1
+  return left and 1 or 0
 end
 -- RLock and RFairLock. KEYS: name, hold, queue, tickets, scores. ARGV: field, channel.
 queue, tickets, scores = KEYS[3], KEYS[4], KEYS[5]

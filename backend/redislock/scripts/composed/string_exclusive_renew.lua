@@ -48,15 +48,16 @@ local function lost(key)
   return 0
 end
 -- Renews a batch. KEYS: the same number for each hold, then the fence counter if there is a
--- floor. ARGV: field and TTL of each hold, then the floor. keep(at, field, ttl) renews one hold,
--- whose first key is KEYS[at]. The answer has a 1 or 0 for each.
-local function batch(keep)
-  local floor = #ARGV % 2
-  local holds = (#ARGV - floor) / 2
+-- floor. ARGV: field and TTL of each hold, in the layout "string" its fence too, then the floor.
+-- keep(at, field, ttl, id) renews one hold, whose first key is KEYS[at]. The answer has a 1 or 0 for each.
+local function batch(keep, words)
+  local floor = #ARGV % words
+  local holds = (#ARGV - floor) / words
   local each = (#KEYS - floor) / holds
   local held = {}
   for i = 1, holds do
-    held[i] = keep((i - 1) * each + 1, ARGV[2 * i - 1], ARGV[2 * i]) and 1 or lost(KEYS[1])
+    local from = (i - 1) * words
+    held[i] = keep((i - 1) * each + 1, ARGV[from + 1], ARGV[from + 2], ARGV[from + 3]) and 1 or lost(KEYS[1])
   end
   if floor == 1 and held[1] == 1 then
     raise(KEYS[#KEYS], ARGV[#ARGV])
@@ -81,8 +82,17 @@ local function lengthen(key, ttl)
   end
   return call('PEXPIRE', key, math.max(ttl, left)) == 1
 end
--- KEYS: name of each.
-return batch(function(at, owner, ttl)
+-- KEYS: name of each. The first renewal writes the fence, which a plain acquire did not know.
+return batch(function(at, owner, ttl, id)
   local value = ask('GET', KEYS[at])
-  return value and string.sub(value, 1, 37) == owner .. ' ' and lengthen(KEYS[at], ttl)
-end)
+  if not value or string.sub(value, 1, 37) ~= owner .. ' ' then
+    return false
+  end
+  local start = id ~= '' and string.match(value, '^([^ ]* [^ ]* )%-')
+  if not start then
+    return lengthen(KEYS[at], ttl)
+  end
+  local left = call('PTTL', KEYS[at])
+  call('SET', KEYS[at], start .. id, 'PX', math.max(ttl, left))
+  return true
+end, 3)

@@ -48,15 +48,16 @@ local function lost(key)
   return 0
 end
 -- Renews a batch. KEYS: the same number for each hold, then the fence counter if there is a
--- floor. ARGV: field and TTL of each hold, then the floor. keep(at, field, ttl) renews one hold,
--- whose first key is KEYS[at]. The answer has a 1 or 0 for each.
-local function batch(keep)
-  local floor = #ARGV % 2
-  local holds = (#ARGV - floor) / 2
+-- floor. ARGV: field and TTL of each hold, in the layout "string" its fence too, then the floor.
+-- keep(at, field, ttl, id) renews one hold, whose first key is KEYS[at]. The answer has a 1 or 0 for each.
+local function batch(keep, words)
+  local floor = #ARGV % words
+  local holds = (#ARGV - floor) / words
   local each = (#KEYS - floor) / holds
   local held = {}
   for i = 1, holds do
-    held[i] = keep((i - 1) * each + 1, ARGV[2 * i - 1], ARGV[2 * i]) and 1 or lost(KEYS[1])
+    local from = (i - 1) * words
+    held[i] = keep((i - 1) * each + 1, ARGV[from + 1], ARGV[from + 2], ARGV[from + 3]) and 1 or lost(KEYS[1])
   end
   if floor == 1 and held[1] == 1 then
     raise(KEYS[#KEYS], ARGV[#ARGV])
@@ -91,4 +92,4 @@ return batch(function(at, field, ttl)
   lengthen(KEYS[at + 1], ttl)
   lengthen(KEYS[at], ttl)
   return true
-end)
+end, 2)
