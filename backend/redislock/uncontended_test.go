@@ -1,0 +1,257 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// splitClient calls between behind the first command of each pipeline that begins with SET: the server may run other
+// clients' commands there.
+type splitClient struct {
+	redisconn.Client
+	between func()
+}
+
+func (c splitClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
+	if commands[0][0] != "SET" {
+		return c.Client.DoAll(ctx, key, commands)
+	}
+	got := c.Client.DoAll(ctx, key, commands[:1])
+	c.between()
+	return append(got, c.Client.DoAll(ctx, key, commands[1:])...)
+}
+
+// split returns a backend that is warm, and whose attempts are interrupted by between.
+func split(t *testing.T, srv *testserver.RedisServer, between func()) *Backend {
+	t.Helper()
+	b := openOwn(t, srv.Addr(), Options{})
+	sendThrough(b, splitClient{b.client, between})
+	warm(t, b, driver.Exclusive) // by a script
+	return b
+}
+
+// A lock that is released by force and taken by another, before the attempt's fence is drawn, is the other's: the attempt is
+// refused, and no fence above the other's is given out for the name.
+func TestForcedUnlockWithinAnAttempt(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c, rival := raw(t, srv.Addr()), openOwn(t, srv.Addr(), Options{})
+	warm(t, rival, driver.Exclusive)
+	r := request("", driver.Exclusive)
+	other := request(r.Name, driver.Exclusive)
+	b := split(t, srv, func() {
+		must.OK(t, c.Del(t.Context(), r.Name).Err())
+		acquire(t, rival, other)
+	})
+	refused(t, b, r, driver.ErrHeld)
+	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("release of what it does not hold: %v", err)
+	}
+	release(t, rival, other)
+}
+
+// A lock that ends by its TTL before the fence is drawn is taken anew, under a fence that was drawn while it was held.
+func TestLockEndsWithinAnAttempt(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c := raw(t, srv.Addr())
+	r := request("", driver.Exclusive)
+	b := split(t, srv, func() { must.OK(t, c.Del(t.Context(), r.Name).Err()) })
+	acquire(t, b, r)
+	release(t, b, r)
+}
+
+// A lock that was freed without the queue, by an administrator's DEL, belongs to the first in the queue: who takes it by plain
+// commands gives it back, and the first is notified.
+func TestFreeLockBeforeAQueue(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c, holder, b := raw(t, srv.Addr()), openOwn(t, srv.Addr(), Options{}), openOwn(t, srv.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	r := request("", driver.Exclusive)
+	acquire(t, holder, r)
+	first := enqueued(t, holder, r.Name)
+	w := armWatch(t, holder, first)
+	must.OK(t, c.Del(t.Context(), r.Name).Err())
+
+	late := request(r.Name, driver.Exclusive)
+	late.Queue = true
+	refused(t, b, late, driver.ErrHeld)
+	signalled(t, w)
+	w.Close()
+	acquire(t, holder, first)
+	refused(t, b, late, driver.ErrHeld)
+	release(t, holder, first)
+	acquire(t, b, late)
+	release(t, b, late)
+}
+
+// A queued waiter's attempts go by the script for as long as its place lasts: it must not take its own lock before itself.
+func TestContendedNamesAreRemembered(t *testing.T) {
+	srv := testserver.Redis(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	next := enqueued(t, b, r.Name)
+	release(t, b, r)
+	usage(t, srv)
+	acquire(t, b, next)
+	if sent, _ := usage(t, srv); sent["evalsha"] != 1 {
+		t.Errorf("the turn takes %v, want one script", sent)
+	}
+	release(t, b, next)
+	other := request("", driver.Exclusive)
+	acquire(t, b, other)
+	if sent, _ := usage(t, srv); sent["evalsha"] != 1 { // the release before
+		t.Errorf("another name takes %v, want no script", sent)
+	}
+	release(t, b, other)
+}
+
+// fallingFences takes a lock again and again, while the counter is lost behind each grant, and returns how often a fence was
+// not greater than the one before.
+func fallingFences(t *testing.T, b *Backend, lose func()) (n int) {
+	t.Helper()
+	last := uint64(0)
+	for range 3000 {
+		r := request("lost-counter", driver.Exclusive)
+		g := acquire(t, b, r)
+		release(t, b, r)
+		if g.Fence <= last {
+			n++
+		}
+		last = g.Last()
+		if g = acquire(t, b, r); g.Fence <= last {
+			n++
+		}
+		last = g.Last()
+		release(t, b, r)
+		lose()
+	}
+	return n
+}
+
+// Fences increase though the counter is lost within the millisecond of the last one. A counter that is made without a look at
+// the clock's microseconds falls.
+func TestFencesOfALostCounter(t *testing.T) {
+	srv := testserver.Redis(t)
+	c, b := raw(t, srv.Addr()), openOwn(t, srv.Addr(), Options{})
+	lose := func() { must.OK(t, c.Del(t.Context(), "distlock:fence").Err()) }
+	warm(t, b, driver.Exclusive)
+	if n := fallingFences(t, b, lose); n > 0 {
+		t.Errorf("%d fences fell", n)
+	}
+	b.storage.(*uncontended).commands.Creates = true
+	if n := fallingFences(t, b, lose); n == 0 {
+		t.Error("a counter that starts with the millisecond never fell: the test shows nothing")
+	}
+}
+
+// A lock whose fence is refused is given back, and the attempt is spent.
+func TestFenceIsRefused(t *testing.T) {
+	srv := testserver.Redis(t)
+	b, c := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr())
+	warm(t, b, driver.Exclusive)
+	admin(t, c, "-xadd")
+	r := request("", driver.Exclusive)
+	_, err := b.Acquire(t.Context(), r)
+	if !errors.Is(err, driver.ErrSpent) || !strings.Contains(err.Error(), "XADD") && !strings.Contains(err.Error(), "xadd") {
+		t.Errorf("acquire: %v, want it spent, and the command named", err)
+	}
+	if n := c.Exists(t.Context(), r.Name).Val(); n != 0 {
+		t.Error("the lock was not given back")
+	}
+	admin(t, c, "+xadd")
+	acquire(t, b, request(r.Name, driver.Exclusive))
+}
+
+// Equal ids, of two masters after a split brain, are different fences for different Owners.
+func TestFencesOfEqualIDs(t *testing.T) {
+	l, seen := layouts.String("", false), map[uint64]int{}
+	const owners = 4000
+	for range owners {
+		g := must.Get(l.Grant(request("", driver.Exclusive), "1795225002047-0"))(t)
+		seen[g.Fence]++
+	}
+	most := 0
+	for _, n := range seen {
+		most = max(most, n)
+	}
+	if len(seen) < 400 || most > owners/100 {
+		t.Errorf("%d fences, one of them %d times", len(seen), most)
+	}
+	before := must.Get(l.Grant(driver.Request{Hold: request("", driver.Exclusive).Hold, Fences: 1 << 20}, "1795225002047-0"))(t)
+	after := must.Get(l.Grant(request("", driver.Exclusive), "1795225002047-1"))(t)
+	if after.Fence <= before.Last() {
+		t.Errorf("fence %d behind %d", after.Fence, before.Last())
+	}
+}
+
+// Inspect knows how long a lock has been held before its first renewal, and its fence behind that.
+func TestInspectBeforeTheFirstRenewal(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	r := request("", driver.Exclusive)
+	r.Meta = map[string]string{"pid": "7"}
+	g := acquire(t, b, r)
+	wants := func(fence uint64) {
+		t.Helper()
+		info := must.Get(b.Inspect(t.Context(), r.Name))(t)
+		if len(info.Holders) != 1 {
+			t.Fatalf("holders %+v", info.Holders)
+		}
+		h := info.Holders[0]
+		if h.Owner != r.Owner || h.Fence != fence || h.Held < 0 || h.Held > time.Minute || h.Meta["pid"] != "7" || h.Foreign {
+			t.Errorf("holder %+v, want fence %d", h, fence)
+		}
+	}
+	wants(0)
+	r.Fence = g.Last()
+	for range 2 {
+		must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+		wants(g.Fence)
+	}
+	release(t, b, r)
+}
+
+// Where the server deletes a key that has a certain value, the release of a lock that was not renewed needs no script. A
+// renewed one, and one that others wait for, do.
+func TestReleaseByDelete(t *testing.T) {
+	srv := testserver.Valkey(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	r := request("", driver.Exclusive)
+	sentBy := func(what string, want int) {
+		t.Helper()
+		usage(t, srv)
+		release(t, b, r)
+		if sent, inside := usage(t, srv); sent["evalsha"] != want || inside["delifeq"] != 1 {
+			t.Errorf("%s: %v and %v, want %d scripts", what, sent, inside, want)
+		}
+	}
+	acquire(t, b, r)
+	sentBy("a free lock", 0)
+	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a second release: %v", err)
+	}
+	acquire(t, b, r)
+	r.Fence = 1 << 40
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+	sentBy("a renewed lock", 1)
+	acquire(t, b, r)
+	next := enqueued(t, b, r.Name)
+	w := armWatch(t, b, next)
+	sentBy("a lock with a waiter", 1)
+	signalled(t, w)
+	w.Close()
+	acquire(t, b, next)
+	release(t, b, next)
+}
