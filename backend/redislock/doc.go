@@ -50,6 +50,12 @@
 // "owner meta fence". A release deletes it if it begins with the Owner, and publishes a message. Waiters
 // have a queue of distlock's own.
 //
+// A free lock is taken by four plain commands in one pipeline: SET NX, XADD for the fence, GET, which shows that the fence was
+// drawn while the lock was held, and EXISTS, which looks for a queue. All else is a script: a refusal, an attempt for a name that was
+// refused lately, a renewal, a release with waiters. A release without is a short script, or DELIFEQ (Valkey 9) or DELEX (Redis 8.4).
+// So the value lacks its fence until the first renewal, and Inspect does too. The first lock of a backend is taken by the script,
+// and has it at once.
+//
 // In the layout "redisson" an exclusive lock is an RLock and RFencedLock, and its queue is an
 // RFairLock's: waiters of both share one queue. A backend without scripts has no queue, and passes no
 // waiter in the queue of others.
@@ -71,9 +77,10 @@
 // In the layout "string" fences come from the ids of one empty stream, distlock:fence (one for each slot
 // of a cluster), the only key that stays. An id is the greater of the last one plus one and the
 // server's clock. So fences increase even if Redis loses its data, or a
-// failover loses the last ids, unless the clock goes back by more than was lost. Fences are
-// (ms * 1000 + sequence) * 1024, which is less than 1<<63 until the year 2255; the 1024
-// are for hand-off within a process. In the layout "redisson" a fence is the token, which
+// failover loses the last ids, unless the clock goes back by more than was lost. Fences begin at
+// (ms * 1000 + sequence) * 1024, which is less than 1<<63 until the year 2255. Half of the 1024
+// are for hand-off within a process; where they begin depends on the Owner, so that two masters of a split brain
+// hardly ever give the same one. In the layout "redisson" a fence is the token, which
 // Java increments and distlock moves up to the clock in microseconds. Tokens have no TTL.
 //
 // # What can go wrong
@@ -113,7 +120,7 @@
 // There are no other modes, no queue, no layout "redisson" and no replicas. Open finds out by itself;
 // with a client of your own set Options.Scripts to ScriptsOff.
 //
-// A lock is taken in one round trip, by SET NX, GET and XADD. It is renewed and released in
+// A lock is taken in one round trip, by SET NX, XADD, GET and EXISTS. It is renewed and released in
 // two, on a connection of the client's pool that the call has to itself: WATCH, MGET and PTTL,
 // then MULTI, the change, and EXEC. A refused attempt uses up a fence. The value of a lock lacks its
 // fence, so Inspect does not show it. A counter that is lost and used again within the same
@@ -125,7 +132,8 @@
 // A user needs the keys above, the channels distlock_free:*, redisson_lock__channel:*,
 // redisson_rwlock:*, redisson_sc:*, and the commands
 //
-//   - with scripts: EVALSHA, EVAL and the commands in scripts/composed; with replicas: WAIT;
+//   - with scripts: EVALSHA, EVAL and the commands in scripts/composed; with replicas: WAIT. DELIFEQ or DELEX is used if the
+//     user may send it and COMMAND INFO;
 //   - without: SET GET PTTL EXISTS XADD, WATCH UNWATCH MGET MULTI EXEC PEXPIRE DEL LINDEX
 //     PUBLISH; for Inspect and List TYPE TIME LRANGE SCAN GETRANGE.
 //

@@ -58,6 +58,35 @@ func TestForcedUnlockWithinAnAttempt(t *testing.T) {
 	release(t, rival, other)
 }
 
+// blindClient is a splitClient whose attempts find their own value whatever the key holds.
+type blindClient struct{ redisconn.Client }
+
+func (c blindClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
+	got := c.Client.DoAll(ctx, key, commands)
+	if commands[0][0] == "SET" && got[0].Reply != nil {
+		got[2].Reply = commands[0][2]
+	}
+	return got
+}
+
+// An attempt that does not look at its value behind the fence would be granted a lock that is another's, with a greater fence.
+func TestForcedUnlockNeedsALookBehindTheFence(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c, rival := raw(t, srv.Addr()), openOwn(t, srv.Addr(), Options{})
+	warm(t, rival, driver.Exclusive)
+	r := request("", driver.Exclusive)
+	var last driver.Grant
+	b := split(t, srv, func() {
+		must.OK(t, c.Del(t.Context(), r.Name).Err())
+		last = acquire(t, rival, request(r.Name, driver.Exclusive))
+	})
+	sendThrough(b, blindClient{b.client})
+	warm(t, b, driver.Exclusive)
+	if g := acquire(t, b, r); g.Fence <= last.Fence {
+		t.Errorf("fence %d, and the holder has %d: the test shows nothing", g.Fence, last.Fence)
+	}
+}
+
 // A lock that ends by its TTL before the fence is drawn is taken anew, under a fence that was drawn while it was held.
 func TestLockEndsWithinAnAttempt(t *testing.T) {
 	srv := testserver.SharedRedis(t)
@@ -170,6 +199,32 @@ func TestFenceIsRefused(t *testing.T) {
 	}
 	admin(t, c, "+xadd")
 	acquire(t, b, request(r.Name, driver.Exclusive))
+}
+
+// A replica that lacks the last fences of its master gives greater ones once it is the master: from its clock.
+func TestFencesOverAFailoverToALaggingReplica(t *testing.T) {
+	master, replica := replicated(t)
+	b := openOwn(t, master.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	release(t, b, r)
+	awaitReplica(t, master)
+	must.OK(t, raw(t, replica.Addr()).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
+	var last driver.Grant
+	for range 50 {
+		last = acquire(t, b, r)
+		release(t, b, r)
+	}
+	after := openOwn(t, replica.Addr(), Options{})
+	for range 3 { // by a script first
+		g := acquire(t, after, r)
+		if g.Fence <= last.Last() {
+			t.Errorf("fence %d behind %d", g.Fence, last.Last())
+		}
+		last = g
+		release(t, after, r)
+	}
 }
 
 // Equal ids, of two masters after a split brain, are different fences for different Owners.

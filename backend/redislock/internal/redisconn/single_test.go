@@ -26,6 +26,27 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// A pipeline is sent elsewhere only if nothing of it had an effect.
+func TestVerdictsOnPipelines(t *testing.T) {
+	moved := Answer{Err: &ReplyError{Text: "MOVED 12 10.0.0.1:6379"}}
+	commands := [][]string{{"SET"}, {"XADD"}, {"GET"}}
+	for _, c := range []struct {
+		what string
+		got  []Answer
+		want redirection
+	}{
+		{"all", []Answer{moved, moved, moved}, movedTo},
+		{"all behind the first", []Answer{{Reply: "OK"}, moved, moved}, executed},
+		{"all behind a first that did nothing", []Answer{{}, moved, moved}, executed},
+		{"all but the second", []Answer{moved, {Reply: "1-0"}, moved}, executed},
+		{"all but a look", []Answer{moved, moved, {Reply: "x"}}, movedTo},
+	} {
+		if why, _ := redirectionOfAll(commands, c.got); why != c.want {
+			t.Errorf("%s moved: %v, want %v", c.what, why, c.want)
+		}
+	}
+}
+
 func TestErrorCodes(t *testing.T) {
 	for _, c := range []struct {
 		text, code string
