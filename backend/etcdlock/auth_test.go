@@ -98,6 +98,7 @@ func TestTokenThatHasEnded(t *testing.T) {
 }
 
 func TestLongTokenThatHasEndedOnTheCurrentRelease(t *testing.T) {
+	t.Parallel()
 	tokenEnds(t, testserver.EtcdOptions{Password: "s3cret", Current: true})
 }
 

@@ -112,7 +112,10 @@ func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 	lostReplies(t, 30)
 }
 
-func TestLongLostRepliesNeverMakeTwoHolders(t *testing.T) { lostReplies(t, 500) }
+func TestLongLostRepliesNeverMakeTwoHolders(t *testing.T) {
+	t.Parallel()
+	lostReplies(t, 500)
+}
 
 // lostReplies runs until each lock was granted so many times.
 func lostReplies(t *testing.T, grants int32) {

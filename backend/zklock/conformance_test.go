@@ -60,7 +60,10 @@ func TestLongConformanceOfAnEnsemble(t *testing.T) {
 // increase, and no nodes are left behind.
 func TestStorm(t *testing.T) { storms(t, 40) }
 
-func TestLongStorm(t *testing.T) { storms(t, 1000) }
+func TestLongStorm(t *testing.T) {
+	t.Parallel()
+	storms(t, 1000)
+}
 
 // storms runs, for each mode, until there were so many grants and half as many unknown outcomes.
 func storms(t *testing.T, grants int32) {
