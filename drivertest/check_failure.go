@@ -211,7 +211,8 @@ func leavesNoGoroutine(s *scene) {
 		c.hold(s.requestFor("another"))
 		c.close()
 	})
-	for began := time.Now(); !s.over(); s.sleep(s.pause()) {
+	// To look at all goroutines is dear: the longer it takes, the less often.
+	for began := time.Now(); !s.over(); s.sleep(max(s.pause(), time.Since(began)/10)) {
 		left := goroutines(id)
 		if left == "" {
 			return
