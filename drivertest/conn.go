@@ -149,7 +149,7 @@ func (c *conn) eventually(r driver.Request, due time.Duration, rule string) driv
 		case waited > due+c.Slack:
 			c.broke("%s: Acquire on connection %s is still refused after %v (%w)", rule, c.label, waited.Round(time.Millisecond), err)
 		}
-		c.sleep(c.pause())
+		c.sleep(max(c.pause(), (waited-due)/10))
 	}
 	return driver.Grant{}
 }
