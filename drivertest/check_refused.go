@@ -9,7 +9,7 @@ import (
 )
 
 // withdrawn is for how long the store refuses the user.
-const withdrawn = 4 * time.Second
+const withdrawn = 2 * time.Second
 
 // What a store refuses because of who asks is given back later: no answer may end anything for good, or leave anything.
 var refusedChecks = []promise{{name: "refused/acquire", needs: refusing,
