@@ -92,6 +92,7 @@ func TestConformanceWithARefusedUser(t *testing.T) {
 				continue
 			}
 			t.Run(string(s)+"/"+what, func(t *testing.T) {
+				t.Parallel()
 				drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
 					user, admin := userOf(t, s)
 					fill := func(text string) string {

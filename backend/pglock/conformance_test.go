@@ -214,6 +214,7 @@ func TestConformanceWithARefusedUser(t *testing.T) {
 				continue // it is a login that is refused in another way
 			}
 			t.Run(what+"/"+kind, func(t *testing.T) {
+				t.Parallel()
 				drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
 					user, withdraw := withdrawable(t, w, params)
 					return drivertest.Harness{
