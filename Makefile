@@ -34,7 +34,7 @@ RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
 # All packages are compiled at once, and nothing is linked yet.
 COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
-.PHONY: help servers test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy use release man packages bench performance statements bench-once chaos soak check api
+.PHONY: help servers test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy use release man packages bench performance statements bench-once lint-bench chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,4 +128,8 @@ chaos-%: servers ## one of that: make chaos-redis-aof-kill-server (go test -v -r
 api: ## write the listing of the public API anew
 	$(GO) test ./internal/api -run TestListing -update
 
-check: test test-long lint bench-once ## what CI runs
+# Linters compute and benchmarks wait, so they run beside each other.
+lint-bench:
+	nice -n 19 $(MAKE) lint & $(MAKE) bench-once && wait $$!
+
+check: test test-long lint-bench ## what CI runs
