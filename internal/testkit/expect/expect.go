@@ -1,4 +1,4 @@
-// Package expect reports errors that a test did not expect, and lets it go on.
+// Package expect reports what a test did not expect, and lets it go on.
 package expect
 
 import (
@@ -20,16 +20,34 @@ func Be(tb testing.TB, err, want error, what ...any) (ok bool) {
 	if errors.Is(err, want) {
 		return true
 	}
-	var step strings.Builder
-	for _, part := range what {
-		fmt.Fprint(&step, part, ": ")
-	}
 	if want == nil {
-		tb.Errorf("%s%v", step.String(), err)
+		tb.Errorf("%s%v", step(what), err)
 	} else {
-		tb.Errorf("%s%v; want %v", step.String(), err, want)
+		tb.Errorf("%s%v; want %v", step(what), err, want)
 	}
 	return false
+}
+
+// Equal reports got unless it equals want. what says what was got.
+func Equal[T comparable](tb testing.TB, got, want T, what ...any) (ok bool) {
+	tb.Helper()
+	if got == want {
+		return true
+	}
+	format := "%s%+v; want %+v"
+	if _, text := any(got).(string); text {
+		format = "%s%q; want %q"
+	}
+	tb.Errorf(format, step(what), got, want)
+	return false
+}
+
+func step(what []any) string {
+	var s strings.Builder
+	for _, part := range what {
+		fmt.Fprint(&s, part, ": ")
+	}
+	return s.String()
 }
 
 // Err is the error of a call whose result does not matter.

@@ -34,3 +34,16 @@ func TestBe(t *testing.T) {
 		}
 	}
 }
+
+func TestEqual(t *testing.T) {
+	r := &recorder{}
+	if !Equal(r, 7, 3+4, "row") || r.says != "" {
+		t.Errorf("equal: %q", r.says)
+	}
+	if Equal(r, 7, 8, "row", 1) || r.says != "row: 1: 7; want 8" {
+		t.Errorf("numbers: %q", r.says)
+	}
+	if Equal(r, "a", "b") || r.says != `"a"; want "b"` {
+		t.Errorf("texts: %q", r.says)
+	}
+}

@@ -21,6 +21,14 @@ func Be(tb testing.TB, err, want error, what ...any) {
 	}
 }
 
+// Equal ends a test unless got equals want.
+func Equal[T comparable](tb testing.TB, got, want T, what ...any) {
+	tb.Helper()
+	if !expect.Equal(tb, got, want, what...) {
+		tb.FailNow()
+	}
+}
+
 // Get returns a result, or ends the test with its error: c := must.Get(net.Dial("tcp", addr))(t).
 func Get[T any](result T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {

@@ -20,8 +20,9 @@ func TestErrorsEndTheTest(t *testing.T) {
 	fails := errors.New("it fails")
 	for want, err := range []error{nil, fails} {
 		for what, step := range map[string]func(testing.TB) int{
-			"OK":  func(tb testing.TB) int { OK(tb, err, "a step"); return 7 },
-			"Get": func(tb testing.TB) int { return Get(7, err)(tb) },
+			"OK":    func(tb testing.TB) int { OK(tb, err, "a step"); return 7 },
+			"Equal": func(tb testing.TB) int { Equal(tb, err, nil, "a step"); return 7 },
+			"Get":   func(tb testing.TB) int { return Get(7, err)(tb) },
 		} {
 			r, ended := &recorder{}, make(chan int)
 			go func() {
