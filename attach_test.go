@@ -182,9 +182,7 @@ func TestAttachByTheSameClient(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if attached != 1 {
-		t.Errorf("%d leases on one hold", attached)
-	}
+	expect.Equal(t, attached, 1, "leases on one hold")
 }
 
 func TestAttachAndDetachRefuse(t *testing.T) {

@@ -188,9 +188,7 @@ func TestClose(t *testing.T) {
 		expect.OK(t, c.Close(), "Close")
 		within(t, "Close", time.Since(start), 0, 0)
 		for i, w := range waits {
-			if err := <-w; !errors.Is(err, distlock.ErrClosed) {
-				t.Errorf("waiter %d: %v, want ErrClosed", i, err)
-			}
+			expect.Be(t, <-w, distlock.ErrClosed, "waiter", i)
 		}
 		if !errors.Is(context.Cause(ctx), distlock.ErrClosed) || !errors.Is(fixed.Err(), distlock.ErrClosed) {
 			t.Errorf("leases: %v, %v, want ErrClosed", context.Cause(ctx), fixed.Err())
@@ -341,9 +339,7 @@ func TestInspectListBreak(t *testing.T) {
 		}
 		var names []string
 		for name, err := range c.List(t.Context(), "jobs/") {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			names = append(names, name)
 		}
 		if len(names) != 1 || names[0] != "jobs/a" {
@@ -415,9 +411,7 @@ func TestObserver(t *testing.T) {
 				t.Fatalf("event %d: want %q in\n%s", i, w, strings.Join(log, "\n"))
 			}
 		}
-		if last := log[len(log)-1]; last != "lost x waited 0s held 24s true" {
-			t.Errorf("last event %q", last)
-		}
+		expect.Equal(t, log[len(log)-1], "lost x waited 0s held 24s true", "last event")
 	})
 }
 
@@ -428,9 +422,7 @@ func TestBreakOfOnesOwnHold(t *testing.T) {
 		lease := mustLock(t, c.Mutex("x"))
 		info := must.Get(c.Inspect(t.Context(), "x"))(t)
 		must.OK(t, c.ForceUnlock(t.Context(), info))
-		if !errors.Is(lease.Err(), distlock.ErrLost) {
-			t.Errorf("the broken lease: %v", lease.Err())
-		}
+		expect.Be(t, lease.Err(), distlock.ErrLost, "the broken lease")
 		mustUnlock(t, mustLock(t, c.Mutex("x")))
 	})
 }

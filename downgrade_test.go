@@ -206,9 +206,7 @@ func TestDowngradeOfABrokenHold(t *testing.T) {
 			r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
 				r.set(func(r *rig) { r.acquire = nil })
 				info, err := other.Inspect(ctx, "x")
-				if err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, err)
 				expect.OK(t, other.ForceUnlock(ctx, info))
 				writer := mustLock(t, other.RWMutex("x"))
 				defer mustUnlock(t, writer)
@@ -219,9 +217,7 @@ func TestDowngradeOfABrokenHold(t *testing.T) {
 		if e := (*distlock.Error)(nil); !errors.As(err, &e) || e.Kind != distlock.ErrLost {
 			t.Errorf("Downgrade: %v, want ErrLost", err)
 		}
-		if !errors.Is(lease.Err(), distlock.ErrLost) {
-			t.Errorf("the lease: %v, want ErrLost", lease.Err())
-		}
+		expect.Be(t, lease.Err(), distlock.ErrLost, "the lease")
 		time.Sleep(time.Second)
 		free(t, other, "x")
 	})
@@ -264,9 +260,7 @@ func TestDowngrade(t *testing.T) {
 		for range 3 {
 			wg.Go(func() {
 				l, err := rw.RLock(t.Context())
-				if err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, err)
 				readers <- l
 			})
 		}
@@ -346,9 +340,7 @@ func TestDowngradeOfALostHoldLeavesNothing(t *testing.T) {
 			for range 2 {
 				_ = lease.Unlock(t.Context()) // too late to return another error
 				time.Sleep(time.Second)
-				if n := r.releases.Load(); n != 1 {
-					t.Errorf("%d releases, want one", n)
-				}
+				expect.Equal(t, r.releases.Load(), 1, "releases")
 			}
 			free(t, c, "x")
 		})
@@ -374,9 +366,7 @@ func TestDowngradeThatReleasedItsOwner(t *testing.T) {
 				if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) || lease.Err() == nil {
 					t.Errorf("%v; the lease: %v", err, lease.Err())
 				}
-				if len(readers) != 1 {
-					t.Errorf("%d attempts by the Owner that was released", len(readers))
-				}
+				expect.Equal(t, len(readers), 1, "attempts by the Owner that was released")
 			})
 		})
 	}

@@ -84,9 +84,7 @@ func (k *candidate) idles(t testing.TB, d time.Duration) {
 func (k *candidate) stops(t testing.TB) {
 	t.Helper()
 	k.stop()
-	if err := <-k.result; !errors.Is(err, context.Canceled) {
-		t.Errorf("Lead: %v, want the end of its context", err)
-	}
+	expect.Be(t, <-k.result, context.Canceled, "Lead")
 }
 
 // unreachable is an attempt that gets no answer.
@@ -130,9 +128,7 @@ func TestElectionByResignation(t *testing.T) {
 			t.Errorf("terms %d, %d, %d", first, second, third)
 		}
 		a.stops(t)
-		if err := <-b.cause; !errors.Is(err, context.Canceled) {
-			t.Errorf("the term ended by %v", err)
-		}
+		expect.Be(t, <-b.cause, context.Canceled, "the term ended by")
 	})
 }
 
@@ -285,9 +281,7 @@ func TestLeadEndsWithItsContext(t *testing.T) {
 		a.stop()
 		err := <-a.result
 		for _, want := range []error{context.Canceled, disk, distlock.ErrUnavailable} {
-			if !errors.Is(err, want) {
-				t.Errorf("Lead: %v, want %v", err, want)
-			}
+			expect.Be(t, err, want, "Lead")
 		}
 		r.set(func(r *rig) { r.release = nil })
 
@@ -364,9 +358,7 @@ func TestLeadPanics(t *testing.T) {
 		c := client(t, memlock.New(), nil)
 		func() {
 			defer func() {
-				if p := recover(); p != "on purpose" {
-					t.Errorf("recovered %v", p)
-				}
+				expect.Equal(t, recover(), "on purpose", "recovered")
 			}()
 			_ = c.Election("x").Lead(t.Context(), func(context.Context) error { panic("on purpose") })
 		}()
@@ -454,9 +446,7 @@ func TestLeaders(t *testing.T) {
 		sees := func(want string) {
 			t.Helper()
 			changed := time.Now()
-			if got := <-seen; got != want {
-				t.Errorf("saw %q, want %q", got, want)
-			}
+			expect.Equal(t, <-seen, want, "saw")
 			within(t, "it was seen", time.Since(changed), 0, 4500*time.Millisecond)
 			time.Sleep(time.Hour) // and only once
 		}
@@ -486,9 +476,7 @@ func TestLeaders(t *testing.T) {
 		if got == "no leader" { // which is as long as the time between two looks
 			got = <-seen
 		}
-		if got != "two" {
-			t.Errorf("saw %q, want a new term of the same leader", got)
-		}
+		expect.Equal(t, got, "two", "saw")
 		stop()
 		<-over
 		two.stops(t)
@@ -610,8 +598,6 @@ func TestTryDoOfAScheduledJob(t *testing.T) {
 			}
 			time.Sleep(time.Hour)
 		}
-		if runs != 3 {
-			t.Errorf("%d runs, want 3", runs)
-		}
+		expect.Equal(t, runs, 3, "runs")
 	})
 }

@@ -147,31 +147,23 @@ func TestNoLeak(t *testing.T) {
 		},
 		"the lease of a lock within": func(c *distlock.Client) any {
 			lease, err := c.Mutex("y").Lock(mustLock(t, c.Mutex("x")).Context())
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			return lease
 		},
 		"several": func(c *distlock.Client) any {
 			all, err := distlock.Multi(c.Mutex("x"), c.Mutex("y")).Lock(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			return all
 		},
 		"the context of several": func(c *distlock.Client) any {
 			all, err := distlock.Multi(c.Mutex("x"), c.Mutex("y")).TryLock(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			return all.Context()
 		},
 		"re-entered": func(c *distlock.Client) any {
 			m := c.Mutex("x", distlock.Reentrant())
 			lease, err := m.Lock(mustLock(t, m).Context())
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			return lease
 		},
 		"unlocked": func(c *distlock.Client) any {
@@ -179,9 +171,7 @@ func TestNoLeak(t *testing.T) {
 				mustUnlock(t, mustLock(t, c.Mutex("x")))
 				mustUnlock(t, mustLock(t, c.RWMutex("x")))
 				lease, err := c.Semaphore("s", 2).Acquire(t.Context())
-				if err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, err)
 				mustUnlock(t, lease)
 			}
 			return nil
@@ -193,9 +183,7 @@ func TestNoLeak(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			return nil
 		},
 		"to end by itself": func(c *distlock.Client) any {
@@ -273,9 +261,7 @@ func TestLossOfALeak(t *testing.T) {
 	if err == nil {
 		err = c.ForceUnlock(t.Context(), info)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	<-done
 }
 
@@ -291,9 +277,7 @@ func TestEventsWithLeaked(t *testing.T) {
 	if err == nil {
 		err = c.ForceUnlock(t.Context(), info)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if lost := <-events; lost.Context == nil {
 		t.Error("no context")
 	}

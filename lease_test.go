@@ -32,9 +32,7 @@ func TestDo(t *testing.T) {
 		if err != errWork {
 			t.Errorf("Do: %v, want the work's own error", err)
 		}
-		if !errors.Is(context.Cause(seen), distlock.ErrReleased) {
-			t.Errorf("cause after Do: %v", context.Cause(seen))
-		}
+		expect.Be(t, context.Cause(seen), distlock.ErrReleased, "cause after Do")
 		free(t, c, "x")
 
 		r.renew = blackHole
@@ -49,9 +47,7 @@ func TestDo(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		})
-		if !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Do with a lost lease: %v, want ErrLost", err)
-		}
+		expect.Be(t, err, distlock.ErrLost, "Do with a lost lease")
 	})
 }
 
@@ -64,9 +60,7 @@ func TestDoEndsWithItsContext(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Do: %v", err)
-		}
+		expect.Be(t, err, context.DeadlineExceeded, "Do")
 		free(t, c, "x")
 	})
 }
@@ -206,9 +200,7 @@ func TestReentryEndsWithTheHold(t *testing.T) {
 			t.Error("the inner lease ended with the outer")
 		}
 		<-inner.Context().Done()
-		if !errors.Is(inner.Err(), distlock.ErrLost) {
-			t.Errorf("inner: %v, want ErrLost", inner.Err())
-		}
+		expect.Be(t, inner.Err(), distlock.ErrLost, "inner")
 	})
 }
 

@@ -54,9 +54,7 @@ func TestImportsTheStandardLibraryOnly(t *testing.T) {
 	packages := []string{".", "./driver", "./drivertest", "./backend/memlock", "./backend/quorum", "./backend/shard"}
 	args := append([]string{"list", "-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, packages...)
 	out, err := exec.CommandContext(t.Context(), "go", args...).Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
+	must.OK(t, err, "go list")
 	names := strings.Fields(string(out))
 	if len(names) < len(packages) {
 		t.Fatalf("go list names %v", names)

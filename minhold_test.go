@@ -91,9 +91,7 @@ func TestManyMinHoldsAfterAnOutage(t *testing.T) {
 		for range c.List(t.Context(), "") {
 			kept++
 		}
-		if kept != holds {
-			t.Errorf("%d of %d holds are kept", kept, holds)
-		}
+		expect.Equal(t, kept, holds, "holds are kept")
 		time.Sleep(2 * time.Minute)
 		allFree(t, store)
 	})

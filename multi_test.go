@@ -86,9 +86,7 @@ func TestMultiEndsWhenOneIsLost(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
-		if !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Do: %v, want ErrLost", err)
-		}
+		expect.Be(t, err, distlock.ErrLost, "Do")
 		free(t, b, "b")
 	})
 }
@@ -121,9 +119,7 @@ func TestCallsUnderALostLock(t *testing.T) {
 		if err == nil {
 			err = c.ForceUnlock(t.Context(), info)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		<-ctx.Done()
 		for what, err := range map[string]error{"extend": inner.Extend(ctx, time.Hour), "downgrade": rw.Downgrade(ctx)} {
 			if errors.Is(err, distlock.ErrLost) || !errors.Is(err, context.Canceled) {
@@ -154,9 +150,7 @@ func TestErrorsOfSeveralLocks(t *testing.T) {
 			if err == nil {
 				err = c.ForceUnlock(ctx, info)
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
@@ -173,9 +167,7 @@ func TestErrorsOfSeveralLocks(t *testing.T) {
 				if err == nil {
 					err = c.ForceUnlock(ctx, info)
 				}
-				if err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, err)
 				<-ctx.Done()
 				cause = context.Cause(ctx)
 				return cause
@@ -191,9 +183,7 @@ func TestErrorsOfSeveralLocks(t *testing.T) {
 			}
 		})
 		err = c.Mutex("c").Do(t.Context(), func(context.Context) error { return context.DeadlineExceeded })
-		if !errors.Is(err, distlock.ErrUnavailable) {
-			t.Errorf("got %v; want that c was not released", err)
-		}
+		expect.Be(t, err, distlock.ErrUnavailable)
 		r.set(func(r *rig) { r.release = nil })
 	})
 }

@@ -86,9 +86,7 @@ func hammerOne(t *testing.T, c *distlock.Client, g *guarded) {
 		lease, err := m.Lock(ctx)
 		cancel()
 		if err != nil {
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("Lock: %v", err)
-			}
+			expect.Be(t, err, context.DeadlineExceeded, "Lock")
 			continue
 		}
 		g.enter(t, lease.Fence(), 1)
@@ -211,9 +209,7 @@ func TestNoWaitForOneself(t *testing.T) {
 			_, err := c.Mutex("m").TryLock(ctx)
 			return err
 		})
-		if !errors.Is(err, distlock.ErrHeld) {
-			t.Errorf("a try, which does not wait: got %v; want ErrHeld", err)
-		}
+		expect.Be(t, err, distlock.ErrHeld, "a try, which does not wait")
 		lease := mustLock(t, c.Mutex("m"))
 		ctx := context.WithoutCancel(lease.Context())
 		mustUnlock(t, lease)

@@ -299,9 +299,7 @@ func TestEachHoldIsReportedOnce(t *testing.T) {
 					}
 					end(t, c, held)
 					synctest.Wait()
-					if n := r.balance(); n != 0 {
-						t.Fatalf("%d holds are left: %v", n, r.kinds)
-					}
+					must.Equal(t, r.balance(), 0, "holds are left", r.kinds)
 				})
 			}
 		})
@@ -350,9 +348,7 @@ func TestEventAsked(t *testing.T) {
 		if e := seen.last(t, "asked"); e.Fence != lease.Fence() || e.Context.Value(callKey{}) != "lock" {
 			t.Errorf("asked: %+v", e)
 		}
-		if n := strings.Count(strings.Join(seen.kinds, " "), "asked"); n != 1 {
-			t.Errorf("reported %d times", n)
-		}
+		expect.Equal(t, strings.Count(strings.Join(seen.kinds, " "), "asked"), 1, "reported")
 	})
 }
 
@@ -369,9 +365,7 @@ func TestObservers(t *testing.T) {
 	}
 	c := client(t, memlock.New(), &distlock.Options{Observer: joined})
 	mustUnlock(t, mustLock(t, c.Mutex("x")))
-	if got := fmt.Sprint(log); got != "[a granted b granted b released]" {
-		t.Errorf("got %s", got)
-	}
+	expect.Equal(t, fmt.Sprint(log), "[a granted b granted b released]")
 }
 
 // A log has a level for each event, and neither Owners nor what an Owner is found by.

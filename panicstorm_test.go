@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // Observers that panic in any of a user's calls, beside a backend that leaves some without an answer, leave no lock behind and
@@ -140,8 +141,6 @@ func lockable(t *testing.T, c *distlock.Client, name string) {
 	var err error
 	for catching(func() { lease, err = c.RWMutex(name).Lock(ctx) }) {
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	catching(func() { _ = lease.Unlock(ctx) })
 }

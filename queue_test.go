@@ -132,9 +132,7 @@ func TestHandOffBounds(t *testing.T) {
 				synctest.Wait()
 				mustUnlock(t, first)
 				wg.Wait()
-				if n := r.acquires.Load(); n != b.want {
-					t.Errorf("%d acquires for 61 turns, want %d", n, b.want)
-				}
+				expect.Equal(t, r.acquires.Load(), b.want, "acquires for 61 turns")
 			})
 		})
 	}
@@ -204,9 +202,7 @@ func TestHandOffsPassTheQueueWithinTheWindow(t *testing.T) {
 				turn("b", b.Mutex("x", fair...))
 				mustUnlock(t, first)
 				wg.Wait()
-				if got := strings.Join(order, ""); got != "aaabaa" {
-					t.Errorf("the lock went to %s, want aaabaa", got)
-				}
+				expect.Equal(t, strings.Join(order, ""), "aaabaa", "the lock went to")
 				free(t, a, "x")
 			})
 		})
@@ -457,9 +453,7 @@ func TestTry(t *testing.T) {
 		}
 		mustUnlock(t, lease)
 		lease, err = m.TryLock(t.Context())
-		if err != nil {
-			t.Errorf("a try on a free lock: %v", err)
-		}
+		expect.OK(t, err, "a try on a free lock")
 		mustUnlock(t, lease)
 	})
 }

@@ -121,9 +121,7 @@ func TestRefusedForAWhile(t *testing.T) {
 			time.Sleep(refusedFor)
 			r.giveBack()
 			time.Sleep(10 * time.Second)
-			if n := inspect(t, other, "x").WaiterCount; n != 0 {
-				t.Errorf("%d places are left", n)
-			}
+			expect.Equal(t, inspect(t, other, "x").WaiterCount, 0, "places are left")
 			mustUnlock(t, held)
 		}, "release"},
 		"renew":   {hold, "renew"},

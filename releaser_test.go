@@ -329,9 +329,7 @@ func TestNoAnswerDuringClose(t *testing.T) {
 		synctest.Wait()
 		expect.OK(t, c.Close(), "Close")
 		expect.Be(t, <-locked, distlock.ErrClosed, "Lock")
-		if n := r.releases.Load(); n != 1 {
-			t.Errorf("%d releases, want 1", n)
-		}
+		expect.Equal(t, r.releases.Load(), 1, "releases")
 		allFree(t, store)
 	})
 }

@@ -207,9 +207,7 @@ func TestRevokeAmongHandOffs(t *testing.T) {
 		second, third := waiter(t, t.Context(), m), waiter(t, t.Context(), m)
 		mustUnlock(t, first)
 		present := <-second
-		if n := r.acquires.Load(); n != 1 {
-			t.Fatalf("%d attempts for a lock that was handed off", n)
-		}
+		must.Equal(t, r.acquires.Load(), 1, "attempts for a lock that was handed off")
 		info := inspect(t, c, "x")
 		must.OK(t, r.Backend.Revoke(t.Context(), driver.Hold{Name: "x", Owner: info.Holders[0].Owner, Mode: distlock.Exclusive}))
 		if got := <-asked; got != present {

@@ -48,9 +48,7 @@ func shareOnce(t *testing.T, rw *distlock.RWMutex, write bool, readers, writers 
 		mine.Add(-1)
 		return nil
 	})
-	if err != nil {
-		t.Errorf("rw: %v", err)
-	}
+	expect.OK(t, err, "rw")
 }
 
 // A reader that has lost its hold waits for a writer as others do: that one does not wait for it.
@@ -164,9 +162,7 @@ func TestWaitForOneselfBehindOthers(t *testing.T) {
 				t.Errorf("a reader behind a writer %s: %v", what, err)
 			}
 			inner, err := c.RWMutex("rw", distlock.Reentrant()).RLock(outer.Context())
-			if err != nil {
-				t.Fatalf("a re-entrant reader behind a writer %s: %v", what, err)
-			}
+			must.OK(t, err, "a re-entrant reader behind a writer", what)
 			mustUnlock(t, inner)
 			mustUnlock(t, outer)
 			mustUnlock(t, <-writer)

@@ -31,9 +31,7 @@ func TestSemaphore(t *testing.T) {
 				third <- distlock.Fence(ctx)
 				return nil
 			})
-			if err != nil {
-				t.Errorf("the third permit: %v", err)
-			}
+			expect.OK(t, err, "the third permit")
 		}()
 		synctest.Wait()
 		select {
@@ -80,9 +78,7 @@ func TestHammerPermits(t *testing.T) {
 						permits.leave()
 						return nil
 					})
-					if err != nil {
-						t.Errorf("permit: %v", err)
-					}
+					expect.OK(t, err, "permit")
 				}
 			})
 		}

@@ -74,9 +74,7 @@ func TestEndsWhereTheSessionLivesOn(t *testing.T) {
 					t.Errorf("the next holder: %v", next.Err())
 				}
 				mustUnlock(t, next)
-				if n := r.releases.Load(); n != 1 {
-					t.Errorf("%d releases, want 1", n)
-				}
+				expect.Equal(t, r.releases.Load(), 1, "releases")
 			})
 		})
 	}
@@ -93,9 +91,7 @@ func TestUnlockOfALostLeaseInASession(t *testing.T) {
 		synctest.Wait()
 		free(t, c, "x")
 		time.Sleep(time.Minute)
-		if n := r.releases.Load(); n != 1 {
-			t.Errorf("%d releases, want 1", n)
-		}
+		expect.Equal(t, r.releases.Load(), 1, "releases")
 	})
 }
 
@@ -106,9 +102,7 @@ func TestEndsByItselfWithoutASession(t *testing.T) {
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x", distlock.WithoutRenewal()))
 		time.Sleep(time.Hour)
-		if n := r.releases.Load(); n != 0 {
-			t.Errorf("%d releases", n)
-		}
+		expect.Equal(t, r.releases.Load(), 0, "releases")
 		_ = lease.Unlock(t.Context()) // ErrLost
 	})
 }

@@ -35,27 +35,21 @@ func TestWaitAtMost(t *testing.T) {
 			time.Sleep(time.Minute)
 			return ctx.Err()
 		})
-		if err != nil {
-			t.Errorf("the work was cut short: %v", err)
-		}
+		expect.OK(t, err, "the work was cut short")
 		ctx, cancel := context.WithCancel(t.Context())
 		err = c.Mutex("m", distlock.WaitAtMost(time.Second)).Do(ctx, func(ctx context.Context) error {
 			cancel()
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("the work goes on after its caller has gone: %v", err)
-		}
+		expect.Be(t, err, context.Canceled, "the work goes on after its caller has gone")
 		lease := mustLock(t, c.Mutex("m", distlock.WaitAtMost(time.Second)))
 		if time.Sleep(time.Minute); lease.Context().Err() != nil || lease.Err() != nil {
 			t.Errorf("the lease ended with the wait: %v", lease.Err())
 		}
 		mustUnlock(t, lease)
 		for _, d := range []time.Duration{0, -time.Second} {
-			if _, err := c.Mutex("m", distlock.WaitAtMost(d)).Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
-				t.Errorf("WaitAtMost(%v): got %v; want ErrInvalid", d, err)
-			}
+			expect.Be(t, expect.Err(c.Mutex("m", distlock.WaitAtMost(d)).Lock(t.Context())), distlock.ErrInvalid, "WaitAtMost", d)
 		}
 	})
 }

@@ -90,9 +90,7 @@ func lostWithoutAnAnswer(t *testing.T, renew func(context.Context, []driver.Hold
 	lease := mustLock(t, c.Mutex("x"))
 	<-lease.Context().Done()
 	within(t, "context ended", time.Since(start), 29*time.Second, 0)
-	if cause := context.Cause(lease.Context()); !errors.Is(cause, distlock.ErrLost) {
-		t.Errorf("cause %v, want ErrLost", cause)
-	}
+	expect.Be(t, context.Cause(lease.Context()), distlock.ErrLost, "cause")
 	if n := r.renews.Load(); n < 3 {
 		t.Errorf("%d renewals before the end, want several", n)
 	}
@@ -176,14 +174,10 @@ func TestLateContextIsBornCancelled(t *testing.T) {
 		c := client(t, r, nil)
 		lost := mustLock(t, c.Mutex("x"))
 		time.Sleep(time.Minute)
-		if cause := context.Cause(lost.Context()); !errors.Is(cause, distlock.ErrLost) {
-			t.Errorf("cause %v, want ErrLost", cause)
-		}
+		expect.Be(t, context.Cause(lost.Context()), distlock.ErrLost, "cause")
 		released := mustLock(t, c.Mutex("y"))
 		mustUnlock(t, released)
-		if cause := context.Cause(released.Context()); !errors.Is(cause, distlock.ErrReleased) {
-			t.Errorf("cause %v, want ErrReleased", cause)
-		}
+		expect.Be(t, context.Cause(released.Context()), distlock.ErrReleased, "cause")
 	})
 }
 
@@ -228,9 +222,7 @@ func TestOneStallDoesNotSpread(t *testing.T) {
 		}
 		within(t, "five unlocks", time.Since(start), 0, 0)
 		<-dead.Context().Done()
-		if !errors.Is(dead.Err(), distlock.ErrLost) {
-			t.Errorf("dead: %v", dead.Err())
-		}
+		expect.Be(t, dead.Err(), distlock.ErrLost, "dead")
 	})
 }
 
@@ -341,9 +333,7 @@ func TestSlowObserverOfLosses(t *testing.T) {
 				}
 			}
 			time.Sleep(11 * time.Hour)
-			if n := told.Load(); n != int64(len(leases)) {
-				t.Errorf("%s: %d losses were reported", what, n)
-			}
+			expect.Equal(t, told.Load(), int64(len(leases)), what, "losses were reported")
 		})
 	}
 }
@@ -356,9 +346,7 @@ func TestMaxHold(t *testing.T) {
 			lease := mustLock(t, c.Mutex("x", distlock.MaxHold(max)))
 			<-lease.Context().Done()
 			within(t, "end of hold", time.Since(start), max, 0)
-			if !errors.Is(lease.Err(), distlock.ErrLost) {
-				t.Errorf("Err %v, want ErrLost", lease.Err())
-			}
+			expect.Be(t, lease.Err(), distlock.ErrLost, "Err")
 			mustUnlock(t, mustLock(t, c.Mutex("x"))) // it frees itself
 			within(t, "free again", time.Since(start), max, ttl+2*time.Second)
 		})
@@ -375,9 +363,7 @@ func TestFixedLease(t *testing.T) {
 		must.OK(t, lease.Extend(t.Context(), time.Second))
 		<-lease.Context().Done()
 		within(t, "end of a fixed lease", time.Since(start), time.Minute, 0)
-		if n := r.renews.Load(); n != 1 {
-			t.Errorf("%d renewals of a fixed lease, want the one by Extend", n)
-		}
+		expect.Equal(t, r.renews.Load(), 1, "renewals of a fixed lease")
 		expect.Be(t, lease.Extend(t.Context(), time.Minute), distlock.ErrLost, "Extend after the end")
 	})
 }

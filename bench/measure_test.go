@@ -33,9 +33,7 @@ func TestMeasure(t *testing.T) {
 	}
 	const file = "measured/measured.json"
 	text, err := os.ReadFile(file) // and not measured.Latest, which is as old as this program
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	record := measured.Parse(text)
 	m := &meter{newRig(t, onRedis), t.Context()}
 	switch *measureFlag {
@@ -48,9 +46,7 @@ func TestMeasure(t *testing.T) {
 	default:
 		t.Fatalf("no part is called %q", *measureFlag)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	record.Machine = m.machine()
 	text = must.Get(json.MarshalIndent(record, "", "\t"))(t)
 	t.Logf("%s", text)

@@ -16,6 +16,7 @@ import (
 
 	_ "github.com/distlock/distlock/backend/httplock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -99,9 +100,7 @@ type servedRedis struct {
 func startServed(tb testing.TB) coordinator {
 	tb.Helper()
 	s, end, err := startServe(startRedis(tb).(*redisServer))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	tb.Cleanup(end)
 	return s
 }

@@ -188,9 +188,7 @@ func TestLosses(t *testing.T) {
 				}
 			}
 		}
-		if lost != 4 {
-			t.Errorf("%d spans of losses", lost)
-		}
+		expect.Equal(t, lost, 4, "spans of losses")
 	})
 }
 
@@ -224,9 +222,7 @@ func TestSpans(t *testing.T) {
 				t.Errorf("%s: parent %v, status %v", s.Name(), s.Parent().SpanID(), s.Status())
 			}
 		}
-		if took := released.EndTime().Sub(released.StartTime()); took != 5*time.Second {
-			t.Errorf("the hold took %v", took)
-		}
+		expect.Equal(t, released.EndTime().Sub(released.StartTime()), 5*time.Second, "the hold took")
 		if l := refused.Links(); len(l) != 1 || l[0].SpanContext.SpanID() != granted.SpanContext().SpanID() {
 			t.Errorf("links of the refusal: %v, want the grant", l)
 		}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -94,9 +95,7 @@ func TestQueriesNameWhatIsExported(t *testing.T) {
 func TestAlerts(t *testing.T) {
 	promtool(t, "", "check", "rules", "alerts.yml")
 	promtool(t, "", "test", "rules", "alerts_test.yml")
-	if says := promtool(t, exported(t), "check", "metrics"); says != "" {
-		t.Errorf("promtool check metrics: %s", says)
-	}
+	expect.Equal(t, promtool(t, exported(t), "check", "metrics"), "", "promtool check metrics")
 }
 
 // promtool runs in the folder of the alerts, and returns what it prints.

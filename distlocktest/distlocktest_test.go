@@ -54,9 +54,7 @@ func TestLose(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
-		if !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("got %v; want ErrLost", err)
-		}
+		expect.Be(t, err, distlock.ErrLost)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 func TestModes(t *testing.T) {
@@ -90,14 +91,8 @@ func TestIntersect(t *testing.T) {
 	want := driver.Caps{
 		Name: "one", Modes: two.Modes, Fence: true, Revocable: driver.Modes(driver.Exclusive), MinTTL: time.Minute, MaxTTL: time.Hour, Poll: time.Second,
 	}
-	if got := one.Intersect(two); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	expect.Equal(t, one.Intersect(two), want)
 	want.Name = "two"
-	if got := two.Intersect(one); got != want {
-		t.Errorf("the other way round: %+v, want %+v", got, want)
-	}
-	if got := one.Intersect(one); got != one {
-		t.Errorf("with itself: %+v, want %+v", got, one)
-	}
+	expect.Equal(t, two.Intersect(one), want, "the other way round")
+	expect.Equal(t, one.Intersect(one), one, "with itself")
 }

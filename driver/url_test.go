@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -43,9 +44,7 @@ func TestParamsSayWhatIsWrong(t *testing.T) {
 	p.Bool("b", false)
 	p.Int("i", 0, 1, 9)
 	err := p.Err()
-	if !errors.Is(err, driver.ErrInvalid) {
-		t.Fatalf("%v, want ErrInvalid", err)
-	}
+	must.Be(t, err, driver.ErrInvalid)
 	for _, says := range []string{"given 2 times", "one of one, two", "d=soon", "n=-1s", "b=maybe", "from 1 to 9", "e=", `"colour"; known: a, c, d, n, e, b, i`, "malformed query"} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("%v\nlacks %q", err, says)
@@ -120,9 +119,7 @@ func TestParseURLTakesSeveralHosts(t *testing.T) {
 	if u.Host != "a:26379,b,[::1]:1" || u.Path != "/mymaster/0" || u.RawQuery != "x=1" || password != "p@ss,word" {
 		t.Errorf("%#v", u)
 	}
-	if got := strings.Join(driver.Hosts(u, "26379"), " "); got != "a:26379 b:26379 [::1]:1" {
-		t.Errorf("hosts %s", got)
-	}
+	expect.Equal(t, strings.Join(driver.Hosts(u, "26379"), " "), "a:26379 b:26379 [::1]:1", "hosts")
 	if u, _ = driver.ParseURL("redis:///0"); strings.Join(driver.Hosts(u, "6379"), " ") != "localhost:6379" {
 		t.Errorf("hosts of %v: %v", u, driver.Hosts(u, "6379"))
 	}

@@ -145,9 +145,7 @@ func TestCheck(t *testing.T) {
 // The service that keeps the data needs no lock, no coordinator and no client library.
 func TestImportsTheStandardLibraryOnly(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "./...").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
+	must.OK(t, err, "go list")
 	names := strings.Fields(string(out))
 	if len(names) != 4 {
 		t.Errorf("want this package and the three below it: %v", names)

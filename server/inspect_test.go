@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -75,9 +76,7 @@ func TestListsAtOnce(t *testing.T) {
 			go func() { answers <- bare(t.Context(), s, "GET", "/v1/locks", "") }()
 		}
 		synctest.Wait()
-		if n := l.active.Load(); n != 4 {
-			t.Errorf("%d lists at once", n)
-		}
+		expect.Equal(t, l.active.Load(), 4, "lists at once")
 		close(l.goOn)
 		for range 10 {
 			if w := <-answers; w.Code != 200 || !strings.Contains(w.Body.String(), `"x"`) {

@@ -120,9 +120,7 @@ func TestAskAndBreak(t *testing.T) {
 	g, err := r.s.backend.Acquire(t.Context(), driver.Request{
 		Hold: driver.Hold{Name: name, Owner: ownerA, Mode: driver.Exclusive, TTL: time.Minute}, Fences: 1, OnRevoke: func() { close(asked) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	query := "?" + url.Values{"name": {name}}.Encode()
 	post := func(path, fence, confirm string, status int, says string) {
 		t.Helper()

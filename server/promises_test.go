@@ -18,6 +18,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -314,9 +315,7 @@ func TestAnswersNameTheirRequest(t *testing.T) {
 		for _, call := range []string{"GET /v1", "POST /v1/acquire", "POST /v1/renew", "GET /v1/nothing", "GET /readyz"} {
 			method, path, _ := strings.Cut(call, " ")
 			resp, _ := r.request(method, path, hold("x", ownerA), httpwire.RequestHeader, call)
-			if got := resp.Header.Get(httpwire.RequestHeader); got != call {
-				t.Errorf("%s: the answer is to %q", call, got)
-			}
+			expect.Equal(t, resp.Header.Get(httpwire.RequestHeader), call, "the answer is to")
 		}
 	}
 }

@@ -52,9 +52,7 @@ func TestQuotaCountsWhatIsHeld(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := must.Get(New(memlock.New(), Options{MaxHolds: 1}))(t)
 				do := func(method, path, body string) int { return bare(t.Context(), s, method, path, body).Code }
-				if status := do("POST", "/v1/acquire", hold("x", ownerA)); status != 200 {
-					t.Fatal(status)
-				}
+				must.Equal(t, do("POST", "/v1/acquire", hold("x", ownerA)), 200)
 				for _, r := range requests {
 					do(r[0], r[1], r[2])
 				}
@@ -206,14 +204,10 @@ func TestQuotaOfPlacesThatLiveOn(t *testing.T) {
 				held := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive, TTL: 48 * time.Hour}, Fences: 1}
 				must.Get(b.Acquire(t.Context(), held))(t)
 				do := func(body string) int { return bare(t.Context(), s, "POST", "/v1/acquire", body).Code }
-				if status := do(queued("86400000")); status != 423 {
-					t.Fatal(status)
-				}
+				must.Equal(t, do(queued("86400000")), 423)
 				do(then)
 				time.Sleep(23 * time.Hour)
-				if status := do(hold("y", ownerB)); status != 429 {
-					t.Errorf("a hold beside the place: %d", status)
-				}
+				expect.Equal(t, do(hold("y", ownerB)), 429, "a hold beside the place")
 				time.Sleep(2 * time.Hour)
 				if status := do(hold("y", ownerB)); status != 200 {
 					t.Errorf("after the place has ended: %d", status)
@@ -240,9 +234,7 @@ func TestQuotaAfterAWait(t *testing.T) {
 			}
 		}
 		time.Sleep(3 * time.Second)
-		if n := s.quota.allHolds(); n != 0 {
-			t.Errorf("%d holds are counted after the TTL", n)
-		}
+		expect.Equal(t, s.quota.allHolds(), 0, "holds are counted after the TTL")
 	})
 }
 
@@ -281,9 +273,7 @@ func TestQuotaAfterAborts(t *testing.T) {
 				go bare(ctx, s, c[0], c[1], c[2])
 			}
 			synctest.Wait()
-			if n := s.quota.allStreams(); n != 2 {
-				t.Fatalf("%d wait", n)
-			}
+			must.Equal(t, s.quota.allStreams(), 2, "wait")
 			if w := bare(t.Context(), s, "POST", "/v1/watch", hold("x", ownerB)); w.Code != 429 {
 				t.Errorf("a third stream: %d", w.Code)
 			}
@@ -325,9 +315,7 @@ func TestStreamOfARevokedToken(t *testing.T) {
 				w = bare(t.Context(), s, method, url, body, "Authorization", "Bearer old", "Distlock-Client", secret)
 			}()
 			time.Sleep(5 * time.Second)
-			if n := s.quota.count("ci"); n != 1 {
-				t.Fatalf("%s: %d streams", path, n)
-			}
+			must.Equal(t, s.quota.count("ci"), 1, path, "streams")
 			write("newer")
 			time.Sleep(pingTime + time.Second)
 			synctest.Wait()
@@ -362,15 +350,11 @@ func TestQuotaCountsPlacesInQueues(t *testing.T) {
 		do("/v1/acquire", waiting("x", third, 10), 423)
 		do("/v1/acquire", queue(driver.NewOwner()), 429)
 		do("/v1/acquire", waiting("x", driver.NewOwner(), 10), 429)
-		if n := s.quota.allHolds(); n != 1 {
-			t.Errorf("%d holds", n)
-		}
+		expect.Equal(t, s.quota.allHolds(), 1, "holds")
 		do("/v1/release", hold("x", third), 204)
 		do("/v1/release", hold("x", ownerA), 204)
 		do("/v1/acquire", queue(ownerB), 200)
-		if n := s.quota.allHolds(); n != 1 {
-			t.Errorf("%d holds after a grant", n)
-		}
+		expect.Equal(t, s.quota.allHolds(), 1, "holds after a grant")
 		for _, name := range []string{"y", "z"} {
 			do("/v1/acquire", hold(name, driver.NewOwner()), 200)
 		}

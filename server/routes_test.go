@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -67,9 +68,7 @@ func TestOpenAPI(t *testing.T) {
 		"Holder": httpwire.Holder{}, "Info": httpwire.Info{}, "Names": httpwire.Names{}, "Ask": httpwire.Ask{}, "News": httpwire.News{},
 		"Problem": httpwire.Problem{},
 	}
-	if len(messages) != len(doc.Components.Schemas) {
-		t.Errorf("%d messages are described, want %d", len(doc.Components.Schemas), len(messages))
-	}
+	expect.Equal(t, len(messages), len(doc.Components.Schemas), "messages are described")
 	for name, message := range messages {
 		fields := fieldsOf(reflect.TypeOf(message))
 		schema := doc.Components.Schemas[name]

@@ -198,9 +198,7 @@ func TestInjection(t *testing.T) {
 		g, err := s.backend.Acquire(t.Context(), driver.Request{
 			Hold: driver.Hold{Name: name, Owner: ownerB, Mode: driver.Exclusive, TTL: time.Hour}, Meta: map[string]string{"program": name, name: name},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		revocable := `{"name":"x` + strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(name) + `","owner":"` + ownerA + `","ttl_ms":60000,"revocable":true}`
 		if w := bare(t.Context(), s, "POST", "/v1/acquire", revocable, httpwire.ClientHeader, secret); w.Code != 200 {
 			t.Fatal(w.Code, w.Body)

@@ -319,9 +319,7 @@ func TestNews(t *testing.T) {
 	r.wants(204, "", "POST", "/v1/locks/x/ask", fmt.Sprintf(`{"fence":"%d"}`, g.Fence))
 	next, _ := r.stream("GET", "/v1/news", "", httpwire.ClientHeader, secret)
 	next(httpwire.EventHello)
-	if data := next(httpwire.EventAsked); data != `{"name":"x","owner":"`+ownerA+`"}` {
-		t.Errorf("asked: %s", data)
-	}
+	expect.Equal(t, next(httpwire.EventAsked), `{"name":"x","owner":"`+ownerA+`"}`, "asked")
 	r.wants(204, "", "POST", "/v1/locks/x/break", fmt.Sprintf(`{"fence":"%d"}`, g.Fence))
 	r.wants(410, "", "POST", "/v1/release", hold("x", ownerA))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -128,9 +129,7 @@ func TestWaitWithFreshOwners(t *testing.T) {
 				if waited := time.Since(began); waited > 10*time.Second || b.attempts > 200 {
 					t.Errorf("%d attempts in %v, of which the lock was held for 9.5 s: want one after each 0.1 s", b.attempts, waited)
 				}
-				if n := countedWaiters(s, "x"); n != 0 {
-					t.Errorf("%d wait for a lock that was granted", n)
-				}
+				expect.Equal(t, countedWaiters(s, "x"), 0, "wait for a lock that was granted")
 			})
 		})
 	}
@@ -158,9 +157,7 @@ func TestAnswersSayThatTheOwnerWasReleased(t *testing.T) {
 		if w := <-answer; w.Code != 503 || !strings.Contains(w.Body.String(), `"spent":true`) {
 			t.Errorf("a wait that the server has ended: %d %s", w.Code, w.Body)
 		}
-		if n := countedWaiters(s, "x"); n != 0 {
-			t.Errorf("%d wait", n)
-		}
+		expect.Equal(t, countedWaiters(s, "x"), 0, "wait")
 	})
 }
 

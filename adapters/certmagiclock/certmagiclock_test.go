@@ -80,9 +80,7 @@ func TestCertmagicUsesIt(t *testing.T) {
 	s := servers(t)()
 	expect.OK(t, certmagic.CleanStorage(t.Context(), s, certmagic.CleanStorageOptions{}))
 	expect.OK(t, expect.Err(s.Stat(t.Context(), "last_clean.json")), "certmagic has not cleaned")
-	if len(s.leases) != 0 {
-		t.Errorf("%d locks are held after it", len(s.leases))
-	}
+	expect.Equal(t, len(s.leases), 0, "locks are held after it")
 }
 
 // An Unlock after a loss does not release the lock that another call has taken since.

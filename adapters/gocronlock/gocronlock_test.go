@@ -57,9 +57,7 @@ func TestLocker(t *testing.T) {
 		s.Start()
 	}
 	await(t, "two schedulers are refused, and one runs the job", func() bool { return refused.Load() == 2 && runs.Load() > 0 })
-	if n := runs.Load(); n != 1 {
-		t.Errorf("the job ran %d times", n)
-	}
+	expect.Equal(t, runs.Load(), 1, "the job ran")
 	expect.Be(t, expect.Err(next().Mutex("cron:report").TryLock(t.Context())), distlock.ErrHeld, "while the job runs")
 	close(end)
 	await(t, "the lock is released", func() bool {
@@ -118,9 +116,7 @@ func TestElectorThatCantResign(t *testing.T) {
 	e := NewElector(fake.Client.Election("scheduler"))
 	await(t, "it leads", func() bool { return e.IsLeader(t.Context()) == nil })
 	fake.Down()
-	if err := e.Close(); !errors.Is(err, distlock.ErrUnavailable) {
-		t.Errorf("the release failed, and Close returns %v", err)
-	}
+	expect.Be(t, e.Close(), distlock.ErrUnavailable, "the release failed, and Close returns")
 	fake.Up()
 }
 

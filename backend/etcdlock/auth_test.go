@@ -116,9 +116,7 @@ func tokenEnds(t *testing.T, o testserver.EtcdOptions) {
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		watch, err := b.Watch(ctx, w)
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
+		must.OK(t, err, what)
 		defer watch.Close()
 		awaitQuiet(t, watch)
 		release(t, other, held)

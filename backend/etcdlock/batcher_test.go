@@ -61,9 +61,7 @@ func TestTransactionsShareBatches(t *testing.T) {
 	release(names * each)
 	wg.Wait()
 	for i := range won {
-		if n := won[i].Load(); n != 1 {
-			t.Errorf("%d got lock %d", n, i)
-		}
+		expect.Equal(t, won[i].Load(), 1, "got lock", i)
 	}
 }
 
@@ -205,9 +203,7 @@ func TestNoBatchAfterClose(t *testing.T) {
 		b.close()
 		close(kv.answer)
 		synctest.Wait()
-		if n := kv.sent.Load(); n != maxInFlight {
-			t.Errorf("%d requests, want %d", n, maxInFlight)
-		}
+		expect.Equal(t, kv.sent.Load(), maxInFlight, "requests")
 		cancel()
 	})
 }

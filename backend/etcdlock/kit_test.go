@@ -97,9 +97,7 @@ func awaitSignal(t testing.TB, w driver.Watch) {
 func storedKeys(t testing.TB, b *Backend, name string) lockQueue {
 	t.Helper()
 	q, _, err := b.readQueue(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return q
 }
 
@@ -219,8 +217,6 @@ func renew(t testing.TB, b *Backend, r driver.Request) {
 func onlyKey(t testing.TB, b *Backend, name string) lockKey {
 	t.Helper()
 	q := storedKeys(t, b, name)
-	if len(q) != 1 {
-		t.Fatalf("got %d keys, want 1", len(q))
-	}
+	must.Equal(t, len(q), 1, "keys")
 	return q[0]
 }

@@ -316,9 +316,7 @@ func TestLongRenewalsGoOnWithoutOneMember(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 				err = b.Renew(ctx, []driver.Hold{r.Hold})[0]
 			}
-			if err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
+			expect.OK(t, err, what)
 			cancel()
 		}
 	}
@@ -488,9 +486,7 @@ func TestTakeoverByAReplacedLeader(t *testing.T) {
 	put := putKey(keyOf(b.folder(r.Name), 1), 1, &r, false)
 	must.Get(b.client.Txn(t.Context()).Then(put).Commit())(t)
 	s.term.Store(6)
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, errOldLeader) {
-		t.Errorf("renewed by a replaced leader: %v, want an unknown outcome", err)
-	}
+	expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], errOldLeader, "renewed by a replaced leader")
 	if lease := s.key.Load().Lease; lease != 1 {
 		t.Error("the hold was moved")
 	}

@@ -154,9 +154,7 @@ func TestOpenServerVersions(t *testing.T) {
 func TestOpenWithTLS(t *testing.T) {
 	secure, plain := testserver.Etcd(t, testserver.EtcdOptions{TLS: true}), testserver.SharedEtcd(t)
 	b := mustOpen(t, secure.URL())
-	if want := "etcd://" + secure.Addr() + "/"; b.Caps().Name != want {
-		t.Errorf("name %q, want %q", b.Caps().Name, want)
-	}
+	expect.Equal(t, b.Caps().Name, "etcd://"+secure.Addr()+"/", "name")
 	mustOpen(t, secure.URL()+"&servername=localhost")
 	cert, key := secure.Files()
 	query := "?" + url.Values{"ca": {cert}, "cert": {cert}, "key": {key}}.Encode()
@@ -219,9 +217,7 @@ func TestLongOpenWithoutLeader(t *testing.T) {
 func TestOpenReadsTheShortestTTL(t *testing.T) {
 	slow := testserver.Etcd(t, testserver.EtcdOptions{Args: []string{"--heartbeat-interval", "100", "--election-timeout", "2000"}})
 	for want, srv := range map[time.Duration]*testserver.EtcdServer{time.Second: testserver.SharedEtcd(t), 3 * time.Second: slow} {
-		if got := mustOpen(t, srv.URL()).Caps().MinTTL; got != want {
-			t.Errorf("%s: shortest TTL %v, want %v", srv.Addr(), got, want)
-		}
+		expect.Equal(t, mustOpen(t, srv.URL()).Caps().MinTTL, want, srv.Addr(), "shortest TTL")
 	}
 }
 

@@ -49,9 +49,7 @@ func manyHeld(t *testing.T, n int) {
 		Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count), grpc.WithChainStreamInterceptor(streams)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer client.Close()
 	b := backendOf(t, client, nil)
 	warm, _ := withOnLost(request("", driver.Exclusive))
@@ -87,9 +85,7 @@ func manyHeld(t *testing.T, n int) {
 	requests.Store(0)
 	for some := range slices.Chunk(holds, 500) { // as many as the core renews at once
 		for i, err := range b.Renew(t.Context(), some) {
-			if err != nil {
-				t.Fatalf("renew %s: %v", some[i].Name, err)
-			}
+			must.OK(t, err, "renew", some[i].Name)
 		}
 	}
 	// With a TTL of 30 s all are renewed every 10 s.
@@ -101,9 +97,7 @@ func manyHeld(t *testing.T, n int) {
 	must.Get(client.Delete(t.Context(), "many/0", clientv3.WithRange("many/00100")))(t)
 	eventually(t, "the holders of a hundred deleted keys are notified", func() bool { return lost.Load() == 100 })
 	b.Close()
-	if lost.Load() != 100 {
-		t.Errorf("%d were notified of a loss; want 100", lost.Load())
-	}
+	expect.Equal(t, lost.Load(), 100, "were notified of a loss")
 }
 
 // watchedHolds returns how many holds are watched; 0 while a watch is not live yet.
@@ -167,7 +161,5 @@ func TestKeysAreReused(t *testing.T) {
 		seen[b.owners.get(next.Owner).key] = true
 		release(t, b, next)
 	}
-	if len(seen) != 1 {
-		t.Errorf("%d keys for a lock that one at a time had", len(seen))
-	}
+	expect.Equal(t, len(seen), 1, "keys for a lock that one at a time had")
 }

@@ -223,9 +223,7 @@ func TestKeepAlivesOfABrokenStream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for i, err := range b.Renew(ctx, holds) {
-		if err != nil {
-			t.Errorf("hold %d: %v", i, err)
-		}
+		expect.OK(t, err, "hold", i)
 	}
 	for _, h := range holds {
 		must.OK(t, b.Release(t.Context(), h))

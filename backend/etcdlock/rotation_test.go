@@ -139,9 +139,7 @@ func TestOneLoginForManyCalls(t *testing.T) {
 		}
 		return "ann", "x", nil
 	})})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer c.Close()
 	get := func() error { _, err := c.Get(t.Context(), "k"); return err }
 	must.OK(t, get())
@@ -174,17 +172,13 @@ type doorman struct {
 func newDoorman(t *testing.T, to string, authority *testcert.Authority) *doorman {
 	t.Helper()
 	pair, err := authority.Sign(func(*x509.Certificate) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	d := &doorman{ca: pair.Files(t).Cert, to: to, conns: make(chan net.Conn, 1000)}
 	d.Listener, err = tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		Certificates: []tls.Certificate{pair.TLS(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.Roots(), NextProtos: []string{"h2"},
 		Time: func() time.Time { return time.Now().Add(time.Duration(d.clock.Load())) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { d.Close(); d.cut() })
 	go func() {
 		for {

@@ -96,9 +96,7 @@ func TestWaiterTakesANewPlace(t *testing.T) {
 			} else {
 				_, err = admin.client.Revoke(t.Context(), place.lease)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			awaitSignal(t, watch)
 			refused(t, b, w, driver.ErrHeld)
 			all := storedKeys(t, admin, r.Name)
@@ -197,9 +195,7 @@ func countKeys(t *testing.T) (*Backend, *atomic.Int64) {
 		Endpoints: []string{testserver.SharedEtcd(t).Addr()}, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { client.Close() })
 	return backendOf(t, client, nil), &keys
 }

@@ -164,9 +164,7 @@ func TestFacts(t *testing.T) {
 				noFact(t, "a renewal of several holds", err)
 				continue
 			}
-			if !errors.Is(err, want) {
-				t.Errorf("%s, %s: %v", call, kind, err)
-			}
+			expect.Be(t, err, want, call, kind)
 			if kind != httpwire.Held && !strings.Contains(err.Error(), "at "+f.URL+": the fake says") {
 				t.Errorf("%s, %s does not name the server: %v", call, kind, err)
 			}
@@ -258,9 +256,7 @@ func TestRenewalsLeaveAFailedBackend(t *testing.T) {
 			noFact(t, "a renewal without an outcome", err)
 		}
 		for _, err := range b.Renew(soon(t), holds) {
-			if err != nil {
-				t.Errorf("%s: the next renewal: %v", outcome, err)
-			}
+			expect.OK(t, err, outcome, "the next renewal")
 		}
 		one.answer("/v1/renew", func(w http.ResponseWriter, _ *http.Request) {
 			one.mark(w)
@@ -315,9 +311,7 @@ func TestOtherBackend(t *testing.T) {
 			t.Errorf("%s: %v", call, err)
 		}
 	}
-	if n := f.called("/v1/acquire") - before; n != 0 {
-		t.Errorf("%d acquires were sent to another backend", n)
-	}
+	expect.Equal(t, f.called("/v1/acquire")-before, 0, "acquires were sent to another backend")
 	f.set(func() { f.name = "store:1/a b" })
 	expect.OK(t, expect.Err(b.Acquire(soon(t), requestFor("job"))), "with the old backend")
 }
@@ -401,9 +395,7 @@ func TestNames(t *testing.T) {
 	r := requestFor("job")
 	r.Meta = map[string]string{"note": strings.Repeat("x", httpwire.MaxMeta)}
 	expect.Be(t, expect.Err(b.Acquire(soon(t), r)), driver.ErrInvalid, "with too much meta")
-	if n := f.called("/v1/acquire"); n != 0 {
-		t.Errorf("%d were sent", n)
-	}
+	expect.Equal(t, f.called("/v1/acquire"), 0, "were sent")
 }
 
 // The cause of a caller's context is no answer of a server: it may be the refusal of another lock.

@@ -72,9 +72,7 @@ func TestURLs(t *testing.T) {
 		for _, s := range o.servers {
 			labels = append(labels, s.label)
 		}
-		if got := strings.Join(labels, " "); got != want {
-			t.Errorf("%s: servers %s, want %s", raw, got, want)
-		}
+		expect.Equal(t, strings.Join(labels, " "), want, raw, "servers")
 	}
 	expect.Be(t, expect.Err(Open(t.Context(), "redis://h")), driver.ErrInvalid, "another scheme")
 }
@@ -99,9 +97,7 @@ func TestOpenTriesAll(t *testing.T) {
 	defer b.Close()
 	want := fullCaps
 	want.Name, want.Detached = "store:1/a b", true
-	if got := b.Caps(); got != want {
-		t.Errorf("caps: got %+v, want %+v", got, want)
-	}
+	expect.Equal(t, b.Caps(), want, "caps")
 	for url, parts := range map[string][]string{
 		hosts(gone, proxy):                  {gone.URL + ": dial tcp", proxy.URL + `: the answer "400 Bad Request" is not`},
 		hosts(gone, quiet) + "?timeout=1ms": {quiet.URL + ": no answer", "within 1ms"},
@@ -202,9 +198,7 @@ func TestTokenIsReplacedDuringTwoRequests(t *testing.T) {
 func TestUnixSocket(t *testing.T) {
 	f := newFake(t)
 	dir, err := os.MkdirTemp("", "") // t.TempDir is too long a path for a socket on some systems
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", path)

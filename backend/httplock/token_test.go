@@ -125,9 +125,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 		if err == nil {
 			files, err = pair.Write(dir)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return files
 	}
 	files := issue(time.Now().Add(time.Hour))

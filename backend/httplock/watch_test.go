@@ -44,9 +44,7 @@ func TestWatchIsArmedAgain(t *testing.T) {
 	arming, cancel := context.WithCancel(t.Context())
 	w, err := b.Watch(arming, requestFor("job"))
 	cancel() // it bounds the arming only
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	first <- ": ping"
 	first <- "event: ready\ndata: {}"
 	wantSignal(t, w, "ready")
@@ -103,9 +101,7 @@ func TestWatchIsNotArmed(t *testing.T) {
 	})
 	_, err = b.Watch(untilCalled(t, f, "/v1/watch", 3), requestFor("job"))
 	noFact(t, "no event", err)
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	expect.Be(t, err, context.Canceled)
 }
 
 // A revocable lock is acquired only while its news can arrive; others do not wait for them.
@@ -144,9 +140,7 @@ func TestNews(t *testing.T) {
 	for errors.Is(err, driver.ErrUnsent) && ctx.Err() == nil { // an attempt to open the stream was still under way
 		_, err = b.Acquire(ctx, r)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	other := requestFor("other")
 	other.OnLost = r.OnLost
 	must.Get(b.Acquire(soon(t), other))(t)
@@ -169,9 +163,7 @@ func TestNews(t *testing.T) {
 	close(events)
 	eventually(t, "the stream is opened again", func() bool { return f.called("/v1/news") >= 3 })
 	b.news.forget(other.Owner)
-	if n := len(b.news.holds); n != 0 {
-		t.Errorf("%d listeners are left", n)
-	}
+	expect.Equal(t, len(b.news.holds), 0, "listeners are left")
 }
 
 // A backend that never asks holders costs no stream.

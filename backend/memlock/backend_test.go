@@ -195,9 +195,7 @@ func TestConnectionsComeAndGo(t *testing.T) {
 				b := s.Connect()
 				r := request("lock")
 				w, err := b.Watch(t.Context(), r)
-				if err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, err)
 				if _, err := b.Acquire(t.Context(), r); err == nil {
 					b.Release(t.Context(), r.Hold)
 				}

@@ -125,13 +125,9 @@ func TestRenewDoesNotWait(t *testing.T) {
 		w.slow(1, 500*time.Millisecond)
 		began := time.Now()
 		for i, err := range b.Renew(t.Context(), holds) {
-			if err != nil {
-				t.Errorf("hold %d: %v", i, err)
-			}
+			expect.OK(t, err, "hold", i)
 		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("the renewal took %v", took)
-		}
+		expect.Equal(t, time.Since(began), 0, "the renewal took")
 		time.Sleep(time.Second)
 		if n := w.calls.Load() - calls; n != 3 {
 			t.Errorf("it made %d calls, want one for each member", n)
@@ -152,9 +148,7 @@ func TestCallsForAnOwnerAreInOrder(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Second)
-		if n := w.most.Load(); n != 1 {
-			t.Errorf("%d calls at once for one Owner at one member", n)
-		}
+		expect.Equal(t, w.most.Load(), 1, "calls at once for one Owner at one member")
 		c.hasVotes(t, r.Hold, 0)
 	})
 }
@@ -187,9 +181,7 @@ func TestOptionalCalls(t *testing.T) {
 	b := must.Get(quorum.New(bare, nil))(t)
 	defer b.Close()
 	_, err := b.Watch(t.Context(), request(driver.Exclusive))
-	if !errors.Is(err, driver.ErrSkip) {
-		t.Errorf("watch: %v", err)
-	}
+	expect.Be(t, err, driver.ErrSkip, "watch")
 	if _, err = b.Inspect(t.Context(), "lock"); !errors.Is(err, driver.ErrSkip) {
 		t.Errorf("inspect: %v", err)
 	}
@@ -278,9 +270,7 @@ func TestSplitVoteWithTheDead(t *testing.T) {
 				c := newCluster(t, len(split))
 				c.seize(t, split)
 				won := c.race(t, split)
-				if n := len(won); n != 1 {
-					t.Errorf("%d won", n)
-				}
+				expect.Equal(t, len(won), 1, "won")
 			})
 		})
 	}
@@ -397,9 +387,7 @@ func TestUnsent(t *testing.T) {
 				}
 				synctest.Wait()
 				for i, m := range all {
-					if n := m.releases.Load(); n != c.releases[i] {
-						t.Errorf("%d releases at member %s, want %d", n, m.name, c.releases[i])
-					}
+					expect.Equal(t, m.releases.Load(), c.releases[i], "releases at member", m.name)
 				}
 			})
 		})

@@ -68,9 +68,7 @@ func TestOneServerHasOneVote(t *testing.T) {
 	all[0].set("", driver.ErrSkip)
 	all[1].set("", driver.ErrSkip)
 	b, err := quorum.New(backends, nil)
-	if err != nil {
-		t.Fatalf("two that do not tell: %v", err)
-	}
+	must.OK(t, err, "two that do not tell")
 	b.Close()
 }
 
@@ -96,14 +94,10 @@ func TestALateMemberIsCompared(t *testing.T) {
 					r := request(driver.Exclusive)
 					take(t, b, r)
 					synctest.Wait()
-					if n := votesIn(stores, r.Hold); n != want {
-						t.Errorf("%d votes, want %d", n, want)
-					}
+					expect.Equal(t, votesIn(stores, r.Hold), want, "votes")
 					expect.OK(t, b.Release(t.Context(), r.Hold))
 					time.Sleep(time.Minute)
-					if n := votesIn(stores, r.Hold); n != 0 {
-						t.Errorf("%d votes are left", n)
-					}
+					expect.Equal(t, votesIn(stores, r.Hold), 0, "votes are left")
 				}
 				votes(2)
 				for i, id := range c.now {
@@ -162,9 +156,7 @@ func TestALateTwinOfAURL(t *testing.T) {
 		r := request(driver.Exclusive)
 		take(t, b, r)
 		synctest.Wait()
-		if n := votesIn(all, r.Hold); n != 2 {
-			t.Errorf("%d votes, want 2", n)
-		}
+		expect.Equal(t, votesIn(all, r.Hold), 2, "votes")
 	})
 }
 

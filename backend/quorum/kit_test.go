@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -313,9 +314,7 @@ func (c *cluster) leavesNothing(t *testing.T, h driver.Hold) {
 // hasVotes checks how many members keep the lock for owner.
 func (c *cluster) hasVotes(t *testing.T, h driver.Hold, want int) {
 	t.Helper()
-	if n := c.votes(h); n != want {
-		t.Errorf("%d members have its vote, want %d", n, want)
-	}
+	expect.Equal(t, c.votes(h), want, "members have its vote")
 }
 
 func request(mode driver.Mode) driver.Request {
@@ -328,9 +327,7 @@ func request(mode driver.Mode) driver.Request {
 func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
 	t.Helper()
 	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatalf("acquire: %v", err)
-	}
+	must.OK(t, err, "acquire")
 	return g
 }
 

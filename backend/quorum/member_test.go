@@ -41,9 +41,7 @@ func TestSilentMinority(t *testing.T) {
 		next.Name = "another"
 		take(t, b, next)
 		expect.OK(t, b.Release(t.Context(), next.Hold), "release")
-		if took := time.Since(began); took != 0 {
-			t.Errorf("when the silent members are known: %v", took)
-		}
+		expect.Equal(t, time.Since(began), 0, "when the silent members are known")
 		c.hasVotes(t, r.Hold, 2)
 		w.restore()
 		time.Sleep(3 * time.Second)
@@ -101,9 +99,7 @@ func TestLateVoteIsGivenBack(t *testing.T) {
 		w.slow(2, 100*time.Millisecond)
 		began := time.Now()
 		expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrHeld, "acquire")
-		if took := time.Since(began); took != 0 {
-			t.Errorf("the refusal was certain, and took %v", took)
-		}
+		expect.Equal(t, time.Since(began), 0, "the refusal was certain, and took")
 		time.Sleep(150 * time.Millisecond)
 		c.leavesNothing(t, r.Hold)
 	})
@@ -240,14 +236,10 @@ func TestManyRemains(t *testing.T) {
 			c.stores[1].Connect().List(t.Context(), "", func(string) bool { n++; return true })
 			return n
 		}
-		if n := left(); n != 1000 {
-			t.Errorf("%d are left at the silent one, want 1000", n)
-		}
+		expect.Equal(t, left(), 1000, "are left at the silent one")
 		w.restore()
 		time.Sleep(2 * time.Second)
-		if n := left(); n != 0 {
-			t.Errorf("%d are left when it is back", n)
-		}
+		expect.Equal(t, left(), 0, "are left when it is back")
 	})
 }
 
@@ -279,9 +271,7 @@ func TestCallsDoNotPileUp(t *testing.T) {
 				w.restore()
 				time.Sleep(3 * time.Second)
 				c.hasVotes(t, r.Hold, 0)
-				if n := w.most.Load(); n != 1 {
-					t.Errorf("%d calls at once for one Owner at one member", n)
-				}
+				expect.Equal(t, w.most.Load(), 1, "calls at once for one Owner at one member")
 			})
 		})
 	}
@@ -472,9 +462,7 @@ func TestRemainsOfALongerLife(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(10 * time.Minute)
-				if n := c.votes(r.Hold); n != 1 {
-					t.Fatalf("%d votes are left, want 1: the vote of the silent member", n)
-				}
+				must.Equal(t, c.votes(r.Hold), 1, "votes are left")
 				w.restore()
 				time.Sleep(10 * time.Second)
 				c.leavesNothing(t, r.Hold)

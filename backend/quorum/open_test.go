@@ -28,9 +28,7 @@ func TestOpen(t *testing.T) {
 	defer one.Close()
 	two := must.Get(driver.Open(t.Context(), ofMembers("mem:c"+id, "mem:b"+id, "mem:a"+id)))(t)
 	defer two.Close()
-	if one.Caps().Name != two.Caps().Name {
-		t.Errorf("the same members in another order: %q and %q", one.Caps().Name, two.Caps().Name)
-	}
+	expect.Equal(t, one.Caps().Name, two.Caps().Name, "the same members in another order")
 	take(t, one, request(driver.Exclusive))
 	expect.Be(t, expect.Err(two.Acquire(t.Context(), request(driver.Exclusive))), driver.ErrHeld, "another connection")
 }

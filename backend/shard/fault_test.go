@@ -86,9 +86,7 @@ func TestRenewalForTooLong(t *testing.T) {
 	long := r.Hold
 	long.TTL = math.MaxInt64 - time.Hour
 	errs := p.Renew(t.Context(), []driver.Hold{long, r.Hold})
-	if !errors.Is(errs[0], driver.ErrInvalid) {
-		t.Errorf("renewed for %v: %v, want ErrInvalid", long.TTL, errs[0])
-	}
+	expect.Be(t, errs[0], driver.ErrInvalid, "renewed for", long.TTL)
 	if errs[1] != nil {
 		t.Errorf("renewed as before: %v", errs[1])
 	}
@@ -115,9 +113,7 @@ func TestOpen(t *testing.T) {
 		take(t, one, r)
 		expect.Be(t, expect.Err(two.Acquire(t.Context(), request(r.Name))), driver.ErrHeld, "another connection")
 	}
-	if name := two.Caps().Name; name != "shard(a b c)" {
-		t.Errorf("Caps().Name is %q", name)
-	}
+	expect.Equal(t, two.Caps().Name, "shard(a b c)", "Caps().Name")
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -161,8 +161,6 @@ func at(t testing.TB, member string, list ...string) string {
 func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
 	t.Helper()
 	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatalf("%s: %v", r.Name, err)
-	}
+	must.OK(t, err, r.Name)
 	return g
 }

@@ -26,9 +26,7 @@ func TestOwnerAgrees(t *testing.T) {
 				mine++
 			}
 		}
-		if mine != 1 {
-			t.Fatalf("%d instances have %s", mine, key)
-		}
+		must.Equal(t, mine, 1, "instances have", key)
 	}
 }
 
@@ -45,9 +43,7 @@ func TestOwnerDo(t *testing.T) {
 				o.Do(t.Context(), mine, func(context.Context) error {
 					running++
 					defer func() { running-- }()
-					if running != 1 {
-						t.Errorf("%d at once", running)
-					}
+					expect.Equal(t, running, 1, "at once")
 					return nil
 				})
 			})
@@ -56,9 +52,7 @@ func TestOwnerDo(t *testing.T) {
 		held, end := make(chan struct{}), make(chan struct{})
 		wg.Go(func() {
 			err := o.Do(t.Context(), mine, func(context.Context) error { close(held); <-end; return errDown })
-			if !errors.Is(err, errDown) {
-				t.Errorf("the error of f: %v", err)
-			}
+			expect.Be(t, err, errDown, "the error of f")
 		})
 		<-held
 		ctx, cancel := context.WithCancel(t.Context())

@@ -203,9 +203,7 @@ func TestSweptNameKeepsItsFences(t *testing.T) {
 	refused(t, b, request("x", driver.Exclusive, long))
 	free(t, b, r)
 	sweep()
-	if n := rows(t, b); n != 0 {
-		t.Fatalf("%d rows after a sweep; want 0", n)
-	}
+	must.Equal(t, rows(t, b), 0, "rows after a sweep")
 	if g := take(t, b, request("x", driver.Exclusive, long)); g.Fence <= r.Floor {
 		t.Errorf("fence %d after %d", g.Fence, r.Floor)
 	}

@@ -107,9 +107,7 @@ func TestOpenThroughDanglingSymlink(t *testing.T) {
 	take(t, a, request("x", driver.Exclusive, long))
 	b := connect(t, real)
 	refused(t, b, request("x", driver.Exclusive, long))
-	if a.Caps().Name != b.Caps().Name {
-		t.Errorf("one file has two names, %s and %s", a.Caps().Name, b.Caps().Name)
-	}
+	expect.Equal(t, a.Caps().Name, b.Caps().Name, "one file has two names")
 }
 
 // The working directory matters once, when the file is opened.

@@ -131,9 +131,7 @@ func TestOpenBesideAProcessThatCloses(t *testing.T) {
 		if err == nil {
 			err = b.Close()
 		}
-		if err != nil {
-			t.Fatalf("try %d: %v", try, err)
-		}
+		must.OK(t, err, "try", try)
 	}
 }
 

@@ -71,9 +71,7 @@ func free(t testing.TB, b *Backend, r driver.Request) {
 
 func wantIs(t testing.TB, err, target error) {
 	t.Helper()
-	if !errors.Is(err, target) {
-		t.Fatalf("got %v; want %v", err, target)
-	}
+	must.Be(t, err, target)
 }
 
 // The test binary is its own child process: with childEnv set it plays a role.
@@ -144,9 +142,7 @@ func (c *child) kill(t testing.TB) {
 func (c *child) finish(t testing.TB) {
 	t.Helper()
 	rest, _ := io.ReadAll(c.out)
-	if err := c.cmd.Wait(); err != nil {
-		t.Errorf("child: %v: %s", err, rest)
-	}
+	expect.OK(t, c.cmd.Wait(), "child", string(rest))
 }
 
 // countRole adds 1 to a number in a file, again and again, under a lock.

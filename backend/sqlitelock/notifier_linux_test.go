@@ -45,9 +45,7 @@ func TestWatchEndsWithClose(t *testing.T) {
 	b := connect(t, lockFile(t))
 	w := must.Get(b.Watch(t.Context(), request("x", driver.Exclusive, long)))(t)
 	w.Close()
-	if len(b.notifier.watchers) != 0 {
-		t.Errorf("%d watchers after Close", len(b.notifier.watchers))
-	}
+	expect.Equal(t, len(b.notifier.watchers), 0, "watchers after Close")
 }
 
 func TestRemoteDisk(t *testing.T) {

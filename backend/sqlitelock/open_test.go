@@ -24,9 +24,7 @@ func TestOpenURL(t *testing.T) {
 		escaped := (&url.URL{Path: path}).EscapedPath()
 		for _, u := range []string{"sqlite:" + escaped, "sqlite://" + escaped, "sqlite:" + escaped + "?synchronous=full&busy_timeout=1s"} {
 			b, err := driver.Open(t.Context(), u)
-			if err != nil {
-				t.Fatalf("%s: %v", u, err)
-			}
+			must.OK(t, err, u)
 			expect.OK(t, expect.Err(os.Stat(path)), u)
 			expect.OK(t, b.Close(), u)
 		}
@@ -39,9 +37,7 @@ func TestOpenRelative(t *testing.T) {
 	defer b.Close()
 	expect.OK(t, expect.Err(os.Stat("my locks.db")))
 	same := connect(t, filepath.Join(".", "sub", "..", "my locks.db"))
-	if b.Caps().Name != same.Caps().Name {
-		t.Errorf("one file has two names, %s and %s", b.Caps().Name, same.Caps().Name)
-	}
+	expect.Equal(t, b.Caps().Name, same.Caps().Name, "one file has two names")
 }
 
 func TestOpenThroughSymlink(t *testing.T) {

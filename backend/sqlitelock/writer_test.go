@@ -176,9 +176,7 @@ func TestOneFailureInABatch(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if failures != 1 {
-		t.Errorf("%d jobs failed; want 1", failures)
-	}
+	expect.Equal(t, failures, 1, "jobs failed")
 }
 
 // After a batch has failed, an abandoned job does not run: the call that follows it may have been served meanwhile.

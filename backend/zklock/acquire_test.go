@@ -95,9 +95,7 @@ func TestSharedSessionExcludes(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if n := inside.Add(1); n != 1 {
-					t.Errorf("%d holders at once", n)
-				}
+				expect.Equal(t, inside.Add(1), 1, "holders at once")
 				if before := last.Swap(g.Fence); before >= g.Fence {
 					t.Errorf("fence %d after %d", g.Fence, before)
 				}
@@ -463,9 +461,7 @@ func TestAbandonedAttemptLeavesNoContainer(t *testing.T) {
 	}
 	c := admin(t)
 	names, _, err := c.SyncAndList(t.Context(), "/"+prefix[:len(prefix)-1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, name := range names {
 		if _, stat, err := c.Children(t.Context(), "/"+prefix+name); err == nil && stat.Cversion == 0 {
 			t.Errorf("container %s never had a child", name)

@@ -306,9 +306,7 @@ func TestRights(t *testing.T) {
 	shell := testserver.ZooKeeperShell(t, srv)
 	shell.Stdin = strings.NewReader(input + "quit\n")
 	out, err := shell.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must.OK(t, err, string(out))
 	for perms, chroot := range chroots {
 		err := rights.Tour(t.Context(), "zk://app:password@"+srv.Addr()+chroot+"?acl=creator&timeout=2m")
 		if (err == nil) != (perms == "cr") {

@@ -360,9 +360,7 @@ func TestSequenceNumbersRunOut(t *testing.T) {
 	c := must.Get(distlock.New(b, locktest.Patient()))(t)
 	defer c.Close()
 	lease, err := c.Mutex("full").Lock(t.Context())
-	if err != nil {
-		t.Fatalf("the last number: %v", err)
-	}
+	must.OK(t, err, "the last number")
 	expect.OK(t, lease.Unlock(t.Context()))
 	for range 2 {
 		if _, err := c.Mutex("full").Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), `sequence numbers are used up at "/full"`) {

@@ -51,9 +51,7 @@ func TestRevocation(t *testing.T) {
 				expect.OK(t, revoker.Revoke(t.Context(), seen))
 				release(t, holder, r)
 				expect.Be(t, revoker.Revoke(t.Context(), seen), driver.ErrLost, "after the release")
-				if n := calls.Load(); n != 1 {
-					t.Errorf("revoked %d times", n)
-				}
+				expect.Equal(t, calls.Load(), 1, "revoked")
 			}
 		})
 	}
@@ -244,9 +242,7 @@ func TestSemaphoreWithCurator(t *testing.T) {
 	refused(t, b, try, driver.ErrHeld) // Java is next
 	waiter := request(one.Name, driver.Counted)
 	refused(t, a, waiter, driver.ErrHeld)
-	if n := len(nodes(t, java, leases)); n != 2 {
-		t.Errorf("%d leases: Java would wait", n)
-	}
+	expect.Equal(t, len(nodes(t, java, leases)), 2, "leases: Java would wait")
 	w := must.Get(a.Watch(t.Context(), waiter))(t)
 	defer w.Close()
 	remove(t, java, lock)

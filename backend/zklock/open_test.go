@@ -124,9 +124,7 @@ func TestRoundUp(t *testing.T) {
 		99*time.Millisecond + 1: 100 * time.Millisecond, 10 * time.Second: 10 * time.Second, 10001 * time.Millisecond: 11 * time.Second,
 		30 * time.Second: 30 * time.Second, 2*time.Minute + 1: 130 * time.Second,
 	} {
-		if got := roundUp(ttl); got != want {
-			t.Errorf("%v becomes %v, want %v", ttl, got, want)
-		}
+		expect.Equal(t, roundUp(ttl), want, ttl)
 	}
 }
 
@@ -268,9 +266,7 @@ func TestLongCertificateIsRenewed(t *testing.T) {
 		if err == nil {
 			_, err = renewed.Write(dir)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	})
 }
 

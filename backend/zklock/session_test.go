@@ -85,9 +85,7 @@ func TestNodeDeletedWhileHeld(t *testing.T) {
 			if g := acquire(t, b, next); g.Fence <= first.Fence {
 				t.Errorf("fence %d after %d", g.Fence, first.Fence)
 			}
-			if n := notified.Load(); n != 1 {
-				t.Errorf("notified %d times", n)
-			}
+			expect.Equal(t, notified.Load(), 1, "notified")
 		})
 	}
 }
@@ -181,9 +179,7 @@ func TestRenewManyLongNames(t *testing.T) {
 		holds = append(holds, r.Hold)
 	}
 	for i, err := range b.Renew(t.Context(), holds) {
-		if err != nil {
-			t.Fatalf("hold %d: %.200s", i, err)
-		}
+		must.OK(t, err, "hold", i)
 	}
 }
 
@@ -228,9 +224,7 @@ func TestNodeEndsWhileItIsArmed(t *testing.T) {
 	w := &queueWatch{b: b, ready: make(chan struct{}, 1), r: driver.Request{Hold: driver.Hold{Name: t.Name(), TTL: time.Second}}}
 	defer w.close()
 	_, _, zw, err := s.conn.GetW(t.Context(), "/", w.changed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	w.changed(zk.EventDataChanged)
 	w.keep(zw, "/")
 	if !w.idle() {

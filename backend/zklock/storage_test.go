@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 func TestPaths(t *testing.T) {
@@ -81,9 +82,7 @@ func TestNodes(t *testing.T) {
 		if !ok {
 			got = "none"
 		}
-		if got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
+		expect.Equal(t, got, want, name)
 	}
 }
 

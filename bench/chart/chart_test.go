@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/bench/chart"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 var curves = chart.Curves{
@@ -57,8 +58,6 @@ func wellFormed(t *testing.T, name string, svg []byte) {
 
 func TestNumber(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", .25: "0.25", 1: "1", 256: "256", 1000: "1000", 9999: "10 k", 62_512: "62.5 k", 1e6: "1 M"} {
-		if got := chart.Number(v); got != want {
-			t.Errorf("%v is written %q, want %q", v, got, want)
-		}
+		expect.Equal(t, chart.Number(v), want, v, "is written")
 	}
 }

@@ -22,9 +22,7 @@ func serve(t *testing.T, guard fence.Guard, o *fencehttp.Options) *httptest.Serv
 	h, err := fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, fencehttp.Fence(r.Context()))
 	}), guard, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s
@@ -80,9 +78,7 @@ func TestStatuses(t *testing.T) {
 		if c.want == 200 && body != c.fences[0] {
 			t.Errorf("the handler received %s for %q", body, c.fences)
 		}
-		if got := response.Header.Get("Cache-Control") + " " + response.Header.Get("Vary"); got != "no-store "+fencehttp.Header {
-			t.Errorf("the headers for caches are %q", got)
-		}
+		expect.Equal(t, response.Header.Get("Cache-Control")+" "+response.Header.Get("Vary"), "no-store "+fencehttp.Header, "the headers for caches")
 	}
 }
 
@@ -141,9 +137,7 @@ func TestRequestsAreInside(t *testing.T) {
 		<-goOn
 		panic(http.ErrAbortHandler)
 	}), &guard, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	go func() {
 		defer func() { _ = recover() }()
 		r := httptest.NewRequest("PUT", "/a", nil)
@@ -182,9 +176,7 @@ func TestRefuse(t *testing.T) {
 			}
 			fmt.Fprint(w, "done")
 		}), nil, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		s := httptest.NewServer(h)
 		defer s.Close()
 		want := 412
@@ -232,9 +224,7 @@ func TestTransport(t *testing.T) {
 	client.Transport = &fencehttp.Transport{Base: http.DefaultTransport}
 	send(33, "")
 	for _, want := range []string{"33", "", "34", ""} {
-		if got := <-sent; got != want {
-			t.Errorf("sent %q, want %q", got, want)
-		}
+		expect.Equal(t, <-sent, want, "sent")
 	}
 }
 

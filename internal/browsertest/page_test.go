@@ -18,6 +18,7 @@ import (
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/server"
@@ -61,9 +62,7 @@ func TestLongPage(t *testing.T) {
 	p.click("[data-break]")
 	p.until("document.getElementById('break').open")
 	p.until("document.activeElement.id === 'break-cancel'")
-	if got := p.eval("document.getElementById('break-shown').textContent"); got != strconv.FormatUint(g.Fence, 10) {
-		t.Errorf("the dialog shows fence %s", got)
-	}
+	expect.Equal(t, p.eval("document.getElementById('break-shown').textContent"), strconv.FormatUint(g.Fence, 10), "the dialog shows fence")
 	p.write("#break-confirm", "something else")
 	p.until("document.getElementById('break-do').disabled")
 	p.must(p.Keyboard.Type(input.Enter)) // means Cancel
@@ -84,9 +83,7 @@ func TestLongPage(t *testing.T) {
 	if title := p.eval("document.title"); strings.Contains(title, "broken") {
 		t.Error("the script of an attacker ran")
 	}
-	if n := p.eval("document.querySelectorAll('script').length"); n != "1" {
-		t.Errorf("%s scripts", n)
-	}
+	expect.Equal(t, p.eval("document.querySelectorAll('script').length"), "1", "scripts")
 }
 
 // holder starts a process that holds a lock, and renews it until it is killed.
@@ -141,9 +138,7 @@ func TestRights(t *testing.T) {
 	if p.eval("document.cookie") != "" {
 		t.Error("scripts can read the cookie")
 	}
-	if n := p.eval("document.querySelectorAll('[data-break], form[action^=\"/lock/ask\"]').length"); n != "0" {
-		t.Errorf("%s buttons for one without the right", n)
-	}
+	expect.Equal(t, p.eval("document.querySelectorAll('[data-break], form[action^=\"/lock/ask\"]').length"), "0", "buttons for one without the right")
 	status := p.eval(fmt.Sprintf(`await fetch('/lock/break?name=dev/x', {method: 'POST', body: new URLSearchParams({fence: '%d', confirm: 'dev/x'})}).then(r => r.status)`, g.Fence))
 	if status != "403" {
 		t.Errorf("status %s for one without the right", status)
@@ -247,9 +242,7 @@ func TestLongScreens(t *testing.T) {
 			if p.eval(fmt.Sprintf("document.documentElement.scrollWidth <= %d", look.width)) != "true" {
 				t.Errorf("%s, %s: wider than the window", page[0], look.name)
 			}
-			if text := p.eval("violations"); text != "" {
-				t.Errorf("%s: the policy forbids %s", page[0], text)
-			}
+			expect.Equal(t, p.eval("violations"), "", page[0], "the policy forbids")
 			p.shot(page[0] + "-" + look.name)
 		}
 		p.visit(r.url + "/lock?name=reindex") // whose TTL a busy machine does not outlast

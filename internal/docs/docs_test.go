@@ -46,9 +46,7 @@ func TestPicturesAreSmallAndWellFormed(t *testing.T) {
 		if err != nil || len(text) > 10_000 {
 			t.Errorf("%s has %d bytes, %v; want 10000 at most", path, len(text), err)
 		}
-		if err := xml.Unmarshal(text, new(struct{})); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
+		expect.OK(t, xml.Unmarshal(text, new(struct{})), path)
 	}
 }
 

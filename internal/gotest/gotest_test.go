@@ -129,9 +129,7 @@ func TestSecondTurn(t *testing.T) {
 	turns := make(chan *os.File, 5)
 	take := func(second bool, idle func() time.Duration) {
 		f, err := awaitTurn(file, second, idle)
-		if err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, err)
 		turns <- f
 	}
 	take(true, isBusy)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -45,9 +46,7 @@ func TestMessagesKeepAll(t *testing.T) {
 		Name: "x", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Queueing: driver.QueueOnRequest,
 		QueuedModes: driver.Modes(driver.Read), Revocable: driver.Modes(driver.Counted), MinTTL: time.Second, MaxTTL: time.Hour, Poll: time.Minute,
 	}
-	if got := through(t, FromCaps(caps, true, true)).Driver("x"); got != caps {
-		t.Errorf("caps: got %+v, want %+v", got, caps)
-	}
+	expect.Equal(t, through(t, FromCaps(caps, true, true)).Driver("x"), caps, "caps")
 }
 
 // An error that passes through a server states the same fact, and nothing more.

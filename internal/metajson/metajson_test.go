@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/internal/metajson"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 func TestEncode(t *testing.T) {
@@ -17,15 +18,11 @@ func TestEncode(t *testing.T) {
 				text, _ := json.Marshal(m)
 				want = string(text)
 			}
-			if got := c.Encode(m); got != want {
-				t.Errorf("%v: %q, want %q", m, got, want)
-			}
+			expect.Equal(t, c.Encode(m), want, m)
 		}
 	}
 	c.Encode(meta)
-	if n := testing.AllocsPerRun(100, func() { c.Encode(meta) }); n != 0 {
-		t.Errorf("%v allocations for metadata that is known", n)
-	}
+	expect.Equal(t, testing.AllocsPerRun(100, func() { c.Encode(meta) }), 0, "allocations for metadata that is known")
 	meta["pid"] = "8"
 	if got := c.Encode(meta); got != `{"pid":"8","program":"shop"}` {
 		t.Errorf("after a change: %s", got)

@@ -3,6 +3,8 @@ package nameclass
 import (
 	"fmt"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 func TestOf(t *testing.T) {
@@ -38,10 +40,6 @@ func TestClassesAreBounded(t *testing.T) {
 			t.Errorf("%s: got %s", name, c.Of(name))
 		}
 	}
-	if got := c.Of("one more"); got != Other {
-		t.Errorf("one more: got %s", got)
-	}
-	if got := c.Of("class 7"); got != "class 7" {
-		t.Errorf("known: got %s", got)
-	}
+	expect.Equal(t, c.Of("one more"), Other, "one more")
+	expect.Equal(t, c.Of("class 7"), "class 7", "known")
 }

@@ -156,9 +156,7 @@ func TestLateAnswers(t *testing.T) {
 			h := r.add(t, "a", nil)
 			time.Sleep(29 * time.Second) // the Watchdog's timer knows nothing of the pause
 			synctest.Wait()
-			if h.Trust() != 29*time.Second {
-				t.Errorf("trust until %v", h.Trust())
-			}
+			expect.Equal(t, h.Trust(), 29*time.Second, "trust until")
 			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second+pause)
 		},
 		"of a reservation": func(t *testing.T, r *rig) {
@@ -167,9 +165,7 @@ func TestLateAnswers(t *testing.T) {
 			reserved := must.Get(r.Reserve(t.Context(), func() {}, &h.Hold))(t)
 			r.ahead.Store(int64(pause))
 			reserved.End(5*time.Second, 30*time.Second)
-			if h.Trust() != 29*time.Second {
-				t.Errorf("trust until %v", h.Trust())
-			}
+			expect.Equal(t, h.Trust(), 29*time.Second, "trust until")
 			time.Sleep(5 * time.Second) // until the renewal would be due
 			synctest.Wait()
 			h.lostBy(t, renew.ErrDeadline, true, 10*time.Second+pause)
@@ -182,9 +178,7 @@ func TestWatchdog(t *testing.T) {
 		"a hold is renewed at a third of its TTL": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", nil)
 			time.Sleep(9 * time.Second)
-			if n := r.renewals(); n != 0 {
-				t.Errorf("%d renewals after 9 s", n)
-			}
+			expect.Equal(t, r.renewals(), 0, "renewals after 9 s")
 			time.Sleep(2 * time.Second)
 			if n := r.renewals(); n != 1 || h.Trust() < 38*time.Second || h.answered() != 1 {
 				t.Errorf("%d renewals after 11 s, trusted until %v", n, h.Trust())
@@ -195,9 +189,7 @@ func TestWatchdog(t *testing.T) {
 				r.add(t, fmt.Sprint(i), nil)
 			}
 			time.Sleep(11 * time.Second)
-			if n := r.renewals(); n != 1 {
-				t.Errorf("%d calls for 100 holds", n)
-			}
+			expect.Equal(t, r.renewals(), 1, "calls for 100 holds")
 		},
 		"without answers a hold is lost a margin before its end": func(t *testing.T, r *rig) {
 			r.answer(func(context.Context, driver.Hold) error { return errNetwork })
@@ -231,9 +223,7 @@ func TestWatchdog(t *testing.T) {
 			h := r.add(t, "a", func(terms *renew.Terms) { terms.Fixed = true })
 			time.Sleep(time.Minute)
 			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second)
-			if n := r.renewals(); n != 0 {
-				t.Errorf("%d renewals", n)
-			}
+			expect.Equal(t, r.renewals(), 0, "renewals")
 		},
 		"MaxHold ends a hold that is renewed": func(t *testing.T, r *rig) {
 			h := r.add(t, "a", func(terms *renew.Terms) { terms.MaxHold = time.Minute })
@@ -268,9 +258,7 @@ func TestReserve(t *testing.T) {
 			must.Get(r.Reserve(t.Context(), func() {}, &h.Hold))(t)
 			time.Sleep(time.Minute)
 			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second)
-			if n := r.renewals(); n != 0 {
-				t.Errorf("%d renewals", n)
-			}
+			expect.Equal(t, r.renewals(), 0, "renewals")
 		},
 		"a reservation waits for a renewal in flight": func(t *testing.T, r *rig) {
 			r.answer(func(context.Context, driver.Hold) error { time.Sleep(2 * time.Second); return nil })

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/internal/sqlname"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 func TestValid(t *testing.T) {
@@ -29,8 +30,6 @@ func TestQuote(t *testing.T) {
 		{"locks", "`locks`", true},
 		{"app.locks", "`app`.`locks`", true},
 	} {
-		if got := sqlname.Quote(c.name, c.mysql); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
+		expect.Equal(t, sqlname.Quote(c.name, c.mysql), c.want, c.name)
 	}
 }

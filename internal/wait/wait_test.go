@@ -33,9 +33,7 @@ func TestJitter(t *testing.T) {
 			t.Fatal(d)
 		}
 	}
-	if d := wait.Jitter(0); d != 0 {
-		t.Error(d)
-	}
+	expect.Equal(t, wait.Jitter(0), 0)
 }
 
 func TestBackoff(t *testing.T) {
@@ -44,9 +42,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("try %d: %v, want %v s", try, d, want)
 		}
 	}
-	if d := wait.Backoff(1000, time.Second, time.Minute); d != time.Minute {
-		t.Error(d)
-	}
+	expect.Equal(t, wait.Backoff(1000, time.Second, time.Minute), time.Minute)
 }
 
 func TestSignal(t *testing.T) {
@@ -89,9 +85,7 @@ func TestGivingUpAKey(t *testing.T) {
 		var mu wait.KeyedMutex[int]
 		unlock := must.Get(mu.Lock(t.Context(), 1))(t)
 		unlockOther, err := mu.Lock(t.Context(), 2)
-		if err != nil {
-			t.Fatal("waits for another key:", err)
-		}
+		must.OK(t, err, "waits for another key")
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error)
 		go func() {
@@ -108,8 +102,6 @@ func TestGivingUpAKey(t *testing.T) {
 			unlockAgain()
 		}
 		unlockOther()
-		if n := mu.Len(); n != 0 {
-			t.Errorf("%d keys in use", n)
-		}
+		expect.Equal(t, mu.Len(), 0, "keys in use")
 	})
 }

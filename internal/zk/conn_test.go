@@ -21,9 +21,7 @@ func TestTimeoutIsWhatTheServerGrants(t *testing.T) {
 		time.Millisecond: time.Second, 2 * time.Second: 2 * time.Second, 1000 * time.Hour: 3 * time.Second,
 	} {
 		c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: asked})
-		if got := c.Timeout(); got != want {
-			t.Errorf("requested %v: %v, want %v", asked, got, want)
-		}
+		expect.Equal(t, c.Timeout(), want, "requested", asked)
 		if left := time.Until(c.Deadline()); c.Deadline().IsZero() || left > want {
 			t.Errorf("requested %v: the deadline is in %v", asked, left)
 		}
@@ -73,9 +71,7 @@ func TestChroot(t *testing.T) {
 	if err != nil || e.Path != "/x-0000000000" {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	if e := receive(t, "an event", events); e != EventChildrenChanged {
-		t.Errorf("event %+v", e)
-	}
+	expect.Equal(t, receive(t, "an event", events), EventChildrenChanged, "event")
 	if names, _, err := all.Children(soon(t), root); err != nil || !slices.Equal(names, []string{"x-0000000000"}) {
 		t.Errorf("below the chroot: %q, %v", names, err)
 	}

@@ -59,9 +59,7 @@ func TestReadsAreRepeated(t *testing.T) {
 	}
 	p.LoseRequest(dir + "/a")
 	expect.OK(t, expect.Err2(c.Get(soon(t), dir+"/a")), "get")
-	if p.Lost() != 2 {
-		t.Errorf("%d were lost, want 2", p.Lost())
-	}
+	expect.Equal(t, p.Lost(), 2, "were lost")
 	// Not forever: a read that breaks each connection fails.
 	p.Storm(1, 1, dir+"/a")
 	expect.Be(t, expect.Err2(c.Get(soon(t), dir+"/a")), ErrConnectionLoss, "get that always fails")
@@ -235,9 +233,7 @@ func TestDialTriesEachServer(t *testing.T) {
 			c, err = Dial(ctx, Config{Servers: []string{"127.0.0.1:1", live, silent.Addr().String()}, Timeout: long})
 			cancel()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		c.Close(soon(t))
 	}
 }
@@ -289,9 +285,7 @@ func TestStorm(t *testing.T) {
 	wg.Wait()
 	p.Storm(7, 0, "")
 	names, _, err := c.Children(soon(t), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for path := range made {
 		if !slices.Contains(names, path[len(dir)+1:]) {
 			t.Errorf("%s was made and does not exist", path)
@@ -384,9 +378,7 @@ func sessionMoves(t *testing.T, g *testserver.ZooKeeperGroup) {
 	if _, err := other.Set(soon(t), dir, nil, -1); err != nil && !errors.Is(err, ErrConnectionLoss) {
 		t.Fatal(err)
 	}
-	if e := receive(t, "the change", events); e != EventDataChanged {
-		t.Errorf("event %+v", e)
-	}
+	expect.Equal(t, receive(t, "the change", events), EventDataChanged, "event")
 }
 
 // moves returns a function that reports whether a session's deadline has advanced.

@@ -18,12 +18,8 @@ func TestJuteReadsWhatItWrites(t *testing.T) {
 	b = appendBool(appendBool(b, true), false)
 	b = appendTexts(appendText(appendText(b, "é"), []byte{0, 1}), []string{"a", ""})
 	d := &decoder{b: b}
-	if v := d.int(); v != -7 {
-		t.Errorf("int %d", v)
-	}
-	if v := d.long(); v != 1<<40 {
-		t.Errorf("long %d", v)
-	}
+	expect.Equal(t, d.int(), -7, "int")
+	expect.Equal(t, d.long(), 1<<40, "long")
 	if a, b := d.bool(), d.bool(); !a || b {
 		t.Errorf("bools %v, %v", a, b)
 	}
@@ -132,9 +128,7 @@ func TestSessionThatIsResumedWithLessTime(t *testing.T) {
 		}
 		receive(t, "the session is over", c.Done())
 		expect.Be(t, c.Err(), ErrSessionExpired, "the session is over")
-		if n := receive(t, "the servers end the session", closed); n != 2 {
-			t.Errorf("the session is closed through connection %d", n)
-		}
+		expect.Equal(t, receive(t, "the servers end the session", closed), 2, "the session is closed through connection")
 	}
 }
 

@@ -60,9 +60,7 @@ func TestServersErrorsSayWhatIsWrong(t *testing.T) {
 		"no slash":          {expect.Err2(c.Get(ctx, "x")), errPath},
 	}
 	for name, a := range ask {
-		if !errors.Is(a.err, a.want) {
-			t.Errorf("%s: %v, want %v", name, a.err, a.want)
-		}
+		expect.Be(t, a.err, a.want, name)
 	}
 	want := `zk: delete "` + dir + `/none": no such node`
 	if err := c.Delete(ctx, dir+"/none", -1); err.Error() != want {
@@ -149,9 +147,7 @@ func TestCheckAll(t *testing.T) {
 	var paths []string
 	for range 300 {
 		path, _, err := c.Create(t.Context(), "/check-", nil, EphemeralSequential)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		paths = append(paths, path)
 	}
 	before := c.Deadline()
@@ -253,9 +249,7 @@ func watchData(t *testing.T, c *Conn, path string) (*Watch, chan Event) {
 	t.Helper()
 	events := make(chan Event, 4)
 	_, _, w, err := c.GetW(soon(t), path, func(e Event) { events <- e })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return w, events
 }
 
@@ -272,18 +266,12 @@ func TestWatchesNotifyOnce(t *testing.T) {
 	_, two := watchData(t, c, dir+"/e")
 	must.Get(other.Set(soon(t), dir+"/e", []byte("x"), -1))(t)
 	for _, events := range []chan Event{one, two} {
-		if e := receive(t, "the change", events); e != EventDataChanged {
-			t.Errorf("event %+v", e)
-		}
+		expect.Equal(t, receive(t, "the change", events), EventDataChanged, "event")
 	}
 	_, three := watchData(t, c, dir+"/e")
 	must.OK(t, other.Delete(soon(t), dir+"/e", -1))
-	if e := receive(t, "the end", three); e != EventDeleted {
-		t.Errorf("event %+v", e)
-	}
-	if e := receive(t, "the list's change", children); e != EventChildrenChanged {
-		t.Errorf("event %+v", e)
-	}
+	expect.Equal(t, receive(t, "the end", three), EventDeleted, "event")
+	expect.Equal(t, receive(t, "the list's change", children), EventChildrenChanged, "event")
 	if err := c.Sync(soon(t), dir); err != nil || len(one)+len(two)+len(three)+len(children) > 0 {
 		t.Errorf("notified again; %v", err)
 	}
@@ -376,18 +364,14 @@ func TestWatchesSurviveTheConnection(t *testing.T) {
 	must.OK(t, other.Delete(soon(t), dir+"/deleted", -1))
 	p.Pass()
 	for want, events := range map[Event]chan Event{EventDataChanged: changed, EventDeleted: deleted, EventChildrenChanged: children} {
-		if e := receive(t, "the change meanwhile", events); e != want {
-			t.Errorf("event %+v, want type %d", e, want)
-		}
+		expect.Equal(t, receive(t, "the change meanwhile", events), want, "event")
 	}
 	// Unchanged nodes are watched again.
 	if len(same) > 0 {
 		t.Errorf("told no paths: %+v", <-same)
 	}
 	must.OK(t, other.Delete(soon(t), dir+"/same", -1))
-	if e := receive(t, "the later change", same); e != EventDeleted {
-		t.Errorf("event %+v", e)
-	}
+	expect.Equal(t, receive(t, "the later change", same), EventDeleted, "event")
 }
 
 // The watches don't fit into one request.
@@ -442,8 +426,6 @@ func TestRequestsThatRenewWatchesFit(t *testing.T) {
 				}
 			}
 		}
-		if got != len(want) {
-			t.Errorf("%d of %d paths are watched again", got, len(want))
-		}
+		expect.Equal(t, got, len(want), "paths are watched again")
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/zklock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/interop"
 )
@@ -40,9 +41,7 @@ func each(t *testing.T, test func(t *testing.T, e *edition)) {
 }
 
 func TestLongVersions(t *testing.T) {
-	if got := current.version(t); got != current.name {
-		t.Errorf("the current release is %s, want %s", got, current.name)
-	}
+	expect.Equal(t, current.version(t), current.name, "the current release")
 	if got := debian.version(t); got == current.name {
 		t.Errorf("Debian's is %s too", got)
 	} else {

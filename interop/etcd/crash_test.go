@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/interop/peers"
@@ -188,9 +189,7 @@ func TestManyOnOneSession(t *testing.T) {
 		}
 		us := d.distlock(t, nil)
 		for kind, s := range map[string]peers.Peer{"distlock": us, "distlock without hand-off": us.With(distlock.WithoutHandoff())} {
-			if most := peers.Crowd(t, s, newName()); most != 1 {
-				t.Errorf("%s: %d inside at once", kind, most)
-			}
+			expect.Equal(t, peers.Crowd(t, s, newName()), 1, kind, "inside at once")
 		}
 	})
 }

@@ -88,9 +88,7 @@ func TestInspectShowsPeers(t *testing.T) {
 func listed(t *testing.T, s peers.Distlock, prefix string) (names []string) {
 	t.Helper()
 	for name, err := range s.List(t.Context(), prefix) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		names = append(names, name)
 	}
 	return names

@@ -7,6 +7,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/etcdlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -131,7 +132,5 @@ func TestObserversOfBothElections(t *testing.T) {
 			return nil
 		})
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, err)
 }

@@ -100,9 +100,7 @@ func exclude(t *testing.T, before, after version) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, err)
 			if err := v[1](t.Context(), work); err != nil || worked != 1 {
 				t.Errorf("after the release: worked %d times, %v", worked, err)
 			}

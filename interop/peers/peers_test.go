@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // free is a lock that every peer gets at once.
@@ -18,9 +19,7 @@ func TestExclusion(t *testing.T) {
 	store := memlock.NewStore()
 	a, b := NewDistlock(t, store.Connect(), nil), NewDistlock(t, store.Connect(), nil)
 	Turns(t, "turns", 100, map[string][]Peer{"a": {a, a}, "b": {b}})
-	if n := Crowd(t, a, "crowd"); n != 1 {
-		t.Errorf("%d inside at once", n)
-	}
+	expect.Equal(t, Crowd(t, a, "crowd"), 1, "inside at once")
 	h, err := a.Try(t.Context(), "try")
 	if h == nil || err != nil {
 		t.Fatal(h, err)

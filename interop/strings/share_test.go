@@ -25,6 +25,7 @@ import (
 
 	"github.com/distlock/distlock"
 	ours "github.com/distlock/distlock/backend/redislock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/interop/peers"
@@ -330,16 +331,12 @@ func mustTry(t *testing.T, s side, name string, ttl time.Duration) held {
 
 func expectBusy(t *testing.T, who string, s side, name string) {
 	t.Helper()
-	if _, err := s.try(t.Context(), name, time.Minute); !errors.Is(err, errBusy) {
-		t.Errorf("%s takes a held lock: %v", who, err)
-	}
+	expect.Be(t, expect.Err(s.try(t.Context(), name, time.Minute)), errBusy, who, "takes a held lock")
 }
 
 func expectError(t *testing.T, what string, got, want error) {
 	t.Helper()
-	if !errors.Is(got, want) {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	expect.Be(t, got, want, what)
 }
 
 // pythonSide is a process with redis-py that executes one call after another.

@@ -16,6 +16,7 @@ import (
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/zklock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/interop/peers"
@@ -124,9 +125,7 @@ func TestManyOnOneSession(t *testing.T) {
 	for kind, s := range map[string]peers.Peer{
 		"zk.Lock": newLockSide(t), "distlock": us, "distlock without hand-off": us.With(distlock.WithoutHandoff()),
 	} {
-		if most := peers.Crowd(t, s, newName()); most != 1 {
-			t.Errorf("%s: %d inside at once", kind, most)
-		}
+		expect.Equal(t, peers.Crowd(t, s, newName()), 1, kind, "inside at once")
 	}
 }
 
@@ -152,9 +151,7 @@ func newLockSide(t *testing.T) peers.Peer { return lockSide{connect(t)} }
 func connect(t *testing.T) *zk.Conn {
 	t.Helper()
 	c, _, err := zk.Connect([]string{testserver.SharedZooKeeper(t).Addr()}, sessionTimeout, zk.WithLogger(silent{}), zk.WithEventCallback(func(zk.Event) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(c.Close)
 	return c
 }

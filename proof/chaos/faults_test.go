@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -217,9 +218,7 @@ func preload(t *testing.T, name, variable string) *preloaded {
 	}
 	library := filepath.Join(dir, name+".so")
 	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		t.Fatal("a change of the system needs gcc: ", err)
-	}
+	must.OK(t, err, "a change of the system needs gcc")
 	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", library, "testdata/"+name+".c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, out)
 	}
@@ -237,9 +236,7 @@ func (p *preloaded) set(t *testing.T, value int64) {
 		_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(value)), 0)
 		f.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 }
 
 // withClock returns d with a clock that can jump.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -178,9 +179,7 @@ func TestRegister(t *testing.T) {
 	write := func(a Access) { r.Write(a, nil) }
 	expect := func(what string, want Updates) {
 		t.Helper()
-		if r.counts != want {
-			t.Errorf("%s: %+v, want %+v", what, r.counts, want)
-		}
+		expect.Equal(t, r.counts, want, what)
 	}
 	write(enter(1))
 	write(enter(2))

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/proof/chaos/internal/judge"
 )
@@ -54,9 +55,7 @@ func load(t *testing.T) map[string]result {
 	if err == nil {
 		err = json.Unmarshal(text, &results)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return results
 }
 
@@ -73,9 +72,7 @@ func save(t *testing.T, r result) {
 	if err == nil {
 		err = os.WriteFile(resultsFile, append(text, '\n'), 0o644)
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, err)
 }
 
 // with returns what both runs of a cell have shown. Runs under another promise do not count.
@@ -166,12 +163,8 @@ func TestRunsAreAddedUp(t *testing.T) {
 		Cell: "c", Promise: safe, Rounds: 2, Holds: 4, Overlaps: 6, Believed: 8, FenceFaults: 10,
 		Updates: Updates{Done: 12, Lost: 14, LostLate: 16, LostFenced: 18, Refused: 20}, Gap: 11, Healed: 12, Stall: 13, Seconds: 28,
 	}
-	if got := one.with(one); got != both {
-		t.Errorf("%+v", got)
-	}
+	expect.Equal(t, one.with(one), both)
 	other := one
 	other.Promise = withFences
-	if got := one.with(other); got != one {
-		t.Errorf("under another promise: %+v", got)
-	}
+	expect.Equal(t, one.with(other), one, "under another promise")
 }

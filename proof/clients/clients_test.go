@@ -158,9 +158,7 @@ func newSite(t *testing.T, o server.Options) *site {
 func socket(t *testing.T, h http.Handler) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "distlock-") // the test's own has too long a name
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	l := must.Get(net.Listen("unix", filepath.Join(dir, "socket")))(t)
 	srv := &http.Server{Handler: h}
 	go srv.Serve(l)

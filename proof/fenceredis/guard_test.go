@@ -135,9 +135,7 @@ func TestBadInput(t *testing.T) {
 				return "OK", nil
 			}).Enter(ctx, "a", 33),
 		} {
-			if !errors.Is(err, fence.ErrInvalid) {
-				t.Errorf("%s: %v", name, err)
-			}
+			expect.Be(t, err, fence.ErrInvalid, name)
 		}
 		ended, cancel := context.WithCancel(ctx)
 		cancel()

@@ -31,13 +31,9 @@ func TestColumnLetsGreaterFencesIn(t *testing.T) {
 			{7, 33, nil}, {7, 33, nil}, {7, 34, nil}, {7, 33, fence.ErrStale}, {8, 1, nil},
 			{9, 1, sql.ErrNoRows}, {7, 0, fence.ErrInvalid}, {7, 1 << 63, fence.ErrInvalid},
 		} {
-			if err := c.Do(t.Context(), o.db, step.key, step.fence, nothing); !errors.Is(err, step.want) {
-				t.Errorf("%v %d: %v, want %v", step.key, step.fence, err, step.want)
-			}
+			expect.Be(t, c.Do(t.Context(), o.db, step.key, step.fence, nothing), step.want, step.key, step.fence)
 		}
-		if n := o.number(t, "SELECT fence FROM stock WHERE sku = 7"); n != 34 {
-			t.Errorf("the row has %d", n)
-		}
+		expect.Equal(t, o.number(t, "SELECT fence FROM stock WHERE sku = 7"), 34, "the row has")
 	})
 }
 
@@ -64,9 +60,7 @@ func TestChanged(t *testing.T) {
 				t.Errorf("%+v: %v", step, err)
 			}
 		}
-		if n := o.number(t, "SELECT quantity FROM stock WHERE sku = 7"); n != 90 {
-			t.Errorf("%d are left", n)
-		}
+		expect.Equal(t, o.number(t, "SELECT quantity FROM stock WHERE sku = 7"), 90, "are left")
 	})
 }
 
@@ -102,9 +96,7 @@ func TestColumnReadBeforeEnter(t *testing.T) {
 	o := databases["mariadb"](t)
 	c := o.stock(t)
 	tx := o.begin(t, sql.LevelRepeatableRead)
-	if n := o.number(t, "SELECT COUNT(*) FROM stock"); n != 2 {
-		t.Fatal(n)
-	}
+	must.Equal(t, o.number(t, "SELECT COUNT(*) FROM stock"), 2)
 	var quantity int
 	must.OK(t, tx.QueryRowContext(t.Context(), "SELECT quantity FROM stock").Scan(&quantity))
 	must.OK(t, c.Do(t.Context(), o.db, 7, 34, nothing))

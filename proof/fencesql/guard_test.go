@@ -64,9 +64,7 @@ func TestDoCommits(t *testing.T) {
 			return err
 		}
 		must.OK(t, g.Do(t.Context(), o.db, "a", 1, insert))
-		if n := o.number(t, "SELECT n FROM stock"); n != 7 {
-			t.Errorf("%d", n)
-		}
+		expect.Equal(t, o.number(t, "SELECT n FROM stock"), 7)
 	})
 }
 
@@ -82,9 +80,7 @@ func TestBadInput(t *testing.T) {
 			"NUL":            g.Enter(t.Context(), tx, "a\x00b", 1),
 			"no transaction": g.Enter(t.Context(), o.db, "a", 1),
 		} {
-			if !errors.Is(err, fence.ErrInvalid) {
-				t.Errorf("%s: %v", name, err)
-			}
+			expect.Be(t, err, fence.ErrInvalid, name)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -159,9 +155,7 @@ func TestSchemaOfAnotherName(t *testing.T) {
 	if err == nil {
 		err = g.Create(t.Context(), o.db)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := g.Do(t.Context(), o.db, "a", 7, nothing); err != nil || o.number(t, "SELECT fence FROM locks.fences") != 7 {
 		t.Error(err)
 	}

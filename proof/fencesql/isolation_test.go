@@ -77,17 +77,13 @@ func TestReadModifyWrite(t *testing.T) {
 						repeated.Add(1)
 						err = increment()
 					}
-					if err != nil {
-						t.Error(err)
-					}
+					expect.OK(t, err)
 				}
 			})
 		}
 		wg.Wait()
 		t.Logf("%d transactions were retried", repeated.Load())
-		if n := o.number(t, "SELECT n FROM counter"); n != goroutines*rounds {
-			t.Errorf("%d of %d increments", n, goroutines*rounds)
-		}
+		expect.Equal(t, o.number(t, "SELECT n FROM counter"), goroutines*rounds, "increments")
 		if level == sql.LevelReadCommitted && repeated.Load() > 0 {
 			t.Errorf("%d transactions were retried, want none", repeated.Load())
 		}
@@ -186,8 +182,6 @@ func TestFirstEntersRace(t *testing.T) {
 		for range others {
 			expect.OK(t, <-results)
 		}
-		if n := o.number(t, "SELECT fence FROM distlock_guards WHERE resource = 'new'"); n != 34 {
-			t.Errorf("the guard is at %d", n)
-		}
+		expect.Equal(t, o.number(t, "SELECT fence FROM distlock_guards WHERE resource = 'new'"), 34, "the guard is at")
 	})
 }

@@ -66,9 +66,7 @@ func (o opened) guard(t *testing.T) *fencesql.Guard {
 	if err == nil {
 		err = g.Create(t.Context(), o.db)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return g
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 const (
@@ -29,9 +31,7 @@ func read(t *testing.T, folder string) module {
 	t.Helper()
 	text := output(t, folder, "mod", "edit", "-json")
 	var m module
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(text), &m))
 	return m
 }
 
@@ -46,9 +46,7 @@ func folders(t *testing.T) []string {
 	t.Helper()
 	text := output(t, root, "work", "edit", "-json", "go.work")
 	var work struct{ Use []struct{ DiskPath string } }
-	if err := json.Unmarshal([]byte(text), &work); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(text), &work))
 	var all []string
 	for _, u := range work.Use {
 		all = append(all, u.DiskPath)
@@ -80,16 +78,12 @@ func main() {
 }
 `}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(app, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(app, name), []byte(text), 0o600))
 	}
 	clone := func() (text string) {
 		for _, name := range []string{"go.work", "go.work.sum", "go.mod"} {
 			b, err := os.ReadFile(filepath.Join(root, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			text += string(b)
 		}
 		return text
@@ -196,15 +190,11 @@ func selected(t *testing.T, backend string) map[string]string {
 		fmt.Fprintf(&text, "require %s v0.0.0\n", backend)
 	}
 	here, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, folder := range folders(t) {
 		fmt.Fprintf(&text, "replace %s => %s\n", path.Join(main, folder), filepath.Join(here, folder))
 	}
-	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text.String()), 0o600))
 	all := map[string]string{}
 	for line := range strings.Lines(output(t, dir, "list", "-m", "-f", "{{.Path}} {{.Version}}", "all")) {
 		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")

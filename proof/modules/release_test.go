@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -29,9 +30,7 @@ func TestLongRelease(t *testing.T) {
 	if plan := command(t, repository, nil, "make", "-s", "release", "VERSION="+version); !strings.Contains(plan, "  backend/redislock/"+version+"\n") {
 		t.Errorf("the plan is\n%s", plan)
 	}
-	if tags := git("tag"); tags != "" {
-		t.Errorf("without DRY_RUN=no it makes tags: %s", tags)
-	}
+	expect.Equal(t, git("tag"), "", "without DRY_RUN=no it makes tags")
 	command(t, repository, nil, "make", "-s", "release", "VERSION="+version, "DRY_RUN=no")
 	if git("status", "--porcelain") != "" || !strings.Contains(git("tag"), "cmd/distlock/"+version) {
 		t.Errorf("status %q, tags %q", git("status", "--porcelain"), git("tag"))
@@ -80,9 +79,7 @@ func forget(t *testing.T, cache, version string) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, err)
 	}
 }
 

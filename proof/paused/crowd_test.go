@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/fence"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -19,9 +20,7 @@ func started(t *testing.T, k kind, n int) store {
 	if err == nil {
 		err = s.write(t.Context(), n, 0)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return s
 }
 
@@ -117,9 +116,7 @@ func (c *crowd) judge(t *testing.T) {
 	if _, err := c.read(t.Context(), greatest-1); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("%d is accepted after %d: %v", greatest-1, greatest, err)
 	}
-	if _, err := c.read(t.Context(), greatest); err != nil {
-		t.Errorf("%d is not accepted again: %v", greatest, err)
-	}
+	expect.OK(t, expect.Err(c.read(t.Context(), greatest)), greatest, "is not accepted again")
 }
 
 // A fence on the write only is too late. The old holder's write arrives between its successor's read

@@ -124,9 +124,7 @@ func overtake(t *testing.T, storeKind string, k kind, withFence bool) (stale boo
 	defer cancel()
 	lockURL, dataURL := k.start(t)
 	locks, s, err := open(ctx, storeKind, lockURL, dataURL, locktest.Patient())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer locks.Close()
 	must.OK(t, s.write(ctx, 100, 0))
 	c := startChild(t, storeKind, lockURL, dataURL, withFence)
@@ -182,9 +180,7 @@ func (c *child) line(t *testing.T) string {
 
 func (c *child) expect(t *testing.T, want string) {
 	t.Helper()
-	if line := c.line(t); line != want {
-		t.Fatalf("the child says %q, want %q", line, want)
-	}
+	must.Equal(t, c.line(t), want, "the child says")
 }
 
 func (c *child) signal(t *testing.T, s syscall.Signal) {

@@ -26,6 +26,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -261,9 +262,7 @@ func startRemote(t *testing.T, store string) *remote {
 	r := &remote{store: store, addr: testserver.FreeAddr(t)}
 	must.OK(t, r.start())
 	t.Cleanup(func() {
-		if err := r.kill(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, r.kill())
 	})
 	return r
 }

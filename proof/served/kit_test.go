@@ -129,7 +129,5 @@ func request(name string) driver.Request {
 
 func mustAcquire(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()
-	if _, err := b.Acquire(t.Context(), r); err != nil {
-		t.Fatalf("acquire %s: %v", r.Name, err)
-	}
+	must.OK(t, expect.Err(b.Acquire(t.Context(), r)), "acquire", r.Name)
 }

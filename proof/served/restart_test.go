@@ -132,9 +132,7 @@ func TestServersAreKilled(t *testing.T) {
 			t.Errorf("%s: %v", l.Name(), err)
 		}
 	}
-	if n := lost.Load(); n != 0 {
-		t.Errorf("%d locks were lost", n)
-	}
+	expect.Equal(t, lost.Load(), 0, "locks were lost")
 	check.Judge(t, int(turns.Load()))
 	t.Logf("%d turns", turns.Load())
 }

@@ -3,6 +3,8 @@ package sim
 import (
 	"math"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // Mean waits are known for Poisson arrivals at one server: ρ/(1-ρ) services with exponential service
@@ -43,9 +45,7 @@ func TestSimRunsEventsInOrder(t *testing.T) {
 			t.Fatalf("events at %v", got)
 		}
 	}
-	if s.Now != 4 {
-		t.Errorf("the present is %v", s.Now)
-	}
+	expect.Equal(t, s.Now, 4, "the present")
 }
 
 func TestTimes(t *testing.T) {

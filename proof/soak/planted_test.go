@@ -69,9 +69,7 @@ func leaksOf(t *testing.T, b *leaky) (found []string) {
 			if err == nil {
 				err = lease.Unlock(t.Context())
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 		}
 		for _, g := range gauges {
 			g.sample()

@@ -55,9 +55,7 @@ func (s *store) open(t *testing.T, names int, gate *sync.RWMutex) {
 	var clients [2]*distlock.Client
 	for i, u := range s.urls {
 		c, err := distlock.Open(t.Context(), u, &distlock.Options{TTL: ttl})
-		if err != nil {
-			t.Fatalf("%s: %v", s.name, err)
-		}
+		must.OK(t, err, s.name)
 		clients[i] = c
 	}
 	s.load = newLoad(clients, names, gate)
@@ -95,9 +93,7 @@ func sqlite(t *testing.T) *store {
 	file := filepath.Join(t.TempDir(), "locks.db")
 	u := "sqlite:" + url.PathEscape(file)
 	b, err := driver.Open(t.Context(), u) // it makes the file
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	b.Close()
 	ask := func(query string) func() (float64, error) { return asked("file:"+url.PathEscape(file), query) }
 	rows := ask("SELECT count(*) FROM locks")

@@ -75,9 +75,7 @@ func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 		expect.OK(t, expect.Err(b.Acquire(ctx, other)), "another name")
 		expect.OK(t, b.Release(ctx, other.Hold), "another name")
 		another, err := driver.Open(ctx, c.url(c.user()))
-		if err != nil {
-			t.Fatalf("open: %v", err)
-		}
+		must.OK(t, err, "open")
 		closes(t, another)
 		renewed(t, ctx, b, holds)
 		select {
@@ -93,9 +91,7 @@ func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 func renewed(t *testing.T, ctx context.Context, b driver.Backend, holds []driver.Hold) {
 	t.Helper()
 	for i, err := range b.Renew(ctx, holds) {
-		if err != nil {
-			t.Errorf("hold %d: %v", i, err)
-		}
+		expect.OK(t, err, "hold", i)
 	}
 }
 

@@ -1,7 +1,6 @@
 package sqltest
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -40,8 +39,6 @@ func takeForLonger(t *testing.T, b driver.Backend, brief, long driver.Request) {
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, driver.ErrLost) {
-			t.Fatal(err)
-		}
+		must.Be(t, err, driver.ErrLost)
 	}
 }

@@ -37,9 +37,7 @@ func (c *crowd) wantAll(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
 			m := c.clients[i%len(c.clients)].Mutex(lockName)
-			if err := c.checker.Hold(ctx, fmt.Sprint("waiter ", i), m, 0); err != nil {
-				t.Errorf("waiter %d: %v", i, err)
-			}
+			expect.OK(t, c.checker.Hold(ctx, fmt.Sprint("waiter ", i), m, 0), "waiter", i)
 		})
 	}
 }

@@ -96,9 +96,7 @@ func TestUnlockOfALostLock(t *testing.T) {
 		defer cancel()
 		for range 12 {
 			held, err := holder.Mutex(lockName).Lock(ctx) // a connection may still be about to end
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			c.killConnections(user)
 			successor := must.Get(next.Mutex(lockName).Lock(ctx))(t)
 			expect.Be(t, held.Unlock(t.Context()), distlock.ErrLost, "Unlock of a lock that another client has")

@@ -80,9 +80,7 @@ func TestMariaDBReadOnly(t *testing.T) {
 	if err := execute(t, s.SQLServer, user, "CREATE TABLE refused (v INT)"); mysqlNumber(err) != 1290 {
 		t.Errorf("a write: %v", err)
 	}
-	if got := s.Ask(t, "SELECT @@lower_case_table_names"); got != "1" {
-		t.Errorf("the further option is %s", got)
-	}
+	expect.Equal(t, s.Ask(t, "SELECT @@lower_case_table_names"), "1", "the further option")
 }
 
 // databaseOf returns the name of a URL's database.

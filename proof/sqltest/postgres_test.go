@@ -38,9 +38,7 @@ func TestPostgresKeepsItsDataOverAKill(t *testing.T) {
 	if err := s.DB(t, database).QueryRowContext(t.Context(), "SELECT v FROM kept").Scan(&v); err != nil || v != 42 {
 		t.Errorf("after the restart: %d, %v", v, err)
 	}
-	if got := s.Ask(t, "SHOW work_mem"); got != "8MB" {
-		t.Errorf("the further setting is %s", got)
-	}
+	expect.Equal(t, s.Ask(t, "SHOW work_mem"), "8MB", "the further setting")
 	s.Stop()
 	s.Start()
 }
@@ -70,9 +68,7 @@ func TestPostgresUsers(t *testing.T) {
 	if err := execute(t, s.SQLServer, user, "SELECT * FROM seen"); sqlState(err) != "28P01" {
 		t.Errorf("a password that has expired: %v", err)
 	}
-	if n := s.CountLogged(nameOf(user) + "@.* 42501 ERROR:  permission denied for table seen"); n != 1 {
-		t.Errorf("the server logged the error %d times", n)
-	}
+	expect.Equal(t, s.CountLogged(nameOf(user)+"@.* 42501 ERROR:  permission denied for table seen"), 1, "the server logged the error")
 }
 
 func TestLongPostgresThatIsOnlyRead(t *testing.T) {
@@ -85,9 +81,7 @@ func TestLongPostgresThatIsOnlyRead(t *testing.T) {
 	if err := execute(t, standby.SQLServer, standby.URL(), write); sqlState(err) != "25006" {
 		t.Errorf("a write to a standby: %v", err)
 	}
-	if got := standby.Ask(t, "SELECT pg_is_in_recovery()::text"); got != "true" {
-		t.Errorf("a standby in recovery: %s", got)
-	}
+	expect.Equal(t, standby.Ask(t, "SELECT pg_is_in_recovery()::text"), "true", "a standby in recovery")
 }
 
 func TestPgBouncer(t *testing.T) {

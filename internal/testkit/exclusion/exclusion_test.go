@@ -76,9 +76,7 @@ func TestVisits(t *testing.T) {
 	l.Visit("a", "without fences", 0, 0)
 	l.Visit("a", "without fences", 0, 0)
 	l.Judge(t, 6)
-	if n := l.Turns("lock"); n != 2 {
-		t.Errorf("%d turns, want 2", n)
-	}
+	expect.Equal(t, l.Turns("lock"), 2, "turns")
 	l.Visit("b", "lock", 4, 0)
 	if len(l.Faults()) != 1 {
 		t.Errorf("faults: %q, want one for the fence", l.Faults())

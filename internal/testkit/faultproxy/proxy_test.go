@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -115,9 +116,7 @@ func TestLoseOne(t *testing.T) {
 		t.Errorf("a lost request: %q, %v, arrived: %v", got, err, e.saw("three"))
 	}
 	dial(t, p.Addr()).mustPass(t, "three")
-	if p.Lost() != 2 {
-		t.Errorf("%d were lost, want 2", p.Lost())
-	}
+	expect.Equal(t, p.Lost(), 2, "were lost")
 }
 
 func TestSilenceAndCut(t *testing.T) {
@@ -308,9 +307,7 @@ func TestStormHoldsBack(t *testing.T) {
 	for i := 0; i < 500 && p.Held() < heldAtOnce; i++ {
 		lost, late, line := p.Lost(), p.HeldBack(), fmt.Sprint("x", i)
 		c, err := net.Dial("tcp", p.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer c.Close()
 		io.WriteString(c, line+"\n")
 		for p.Lost() == lost { // each request of this storm is, or is late

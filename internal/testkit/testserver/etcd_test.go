@@ -30,9 +30,7 @@ func etcdPost(s *EtcdServer, path, body string) (string, error) {
 func TestEtcdKeepsItsDataOverAKill(t *testing.T) {
 	s := Etcd(t, EtcdOptions{})
 	addr := s.Addr()
-	if s.URL() != "etcd://"+addr {
-		t.Errorf("URL %q", s.URL())
-	}
+	expect.Equal(t, s.URL(), "etcd://"+addr, "URL")
 	must.Get(etcdPost(s, "/v3/kv/put", `{"key":"aw==","value":"dg=="}`))(t)
 	s.Kill()
 	if err := s.healthy(); err == nil {
@@ -164,9 +162,7 @@ func TestLongEtcdClusterInTwoParts(t *testing.T) {
 			t.Error("who is alone leads the others")
 		}
 		g.Heal()
-		if err := await(func() error { return cut.put("k") }); err != nil {
-			t.Errorf("healed %s: %v", who, err)
-		}
+		expect.OK(t, await(func() error { return cut.put("k") }), "healed", who)
 	}
 }
 
@@ -223,9 +219,7 @@ func answering(t *testing.T, text string, statuses ...int) *EtcdServer {
 	}))
 	t.Cleanup(srv.Close)
 	_, port, err := net.SplitHostPort(srv.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	s := &EtcdServer{Process: &Process{}}
 	s.port = must.Get(strconv.Atoi(port))(t)
 	return s

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -36,9 +37,7 @@ func TestRedisAnswersAtOnce(t *testing.T) {
 	if got, err := ask(srv.Addr(), "PING"); got != "+PONG" {
 		t.Fatalf("PING: %q, %v", got, err)
 	}
-	if want := "redis://" + srv.Addr(); srv.URL() != want {
-		t.Errorf("URL %q, want %q", srv.URL(), want)
-	}
+	expect.Equal(t, srv.URL(), "redis://"+srv.Addr(), "URL")
 }
 
 func TestRedisTakesOptions(t *testing.T) {
@@ -169,9 +168,7 @@ func TestForeignServerOnThePort(t *testing.T) {
 func asked(t *testing.T, s *RedisServer, args ...string) any {
 	t.Helper()
 	reply, err := s.Do(args...)
-	if err != nil {
-		t.Fatalf("%v: %v", args, err)
-	}
+	must.OK(t, err, args)
 	return reply
 }
 
@@ -262,9 +259,7 @@ func clusterMovesSlots(t *testing.T, g *RedisClusterGroup) {
 			t.Errorf("%v half-way: %v, want %s", args, err, want)
 		}
 	}
-	if v := asked(t, from, "GET", "{k}2"); v != "b" {
-		t.Errorf("a key that hasn't moved: %v", v)
-	}
+	expect.Equal(t, asked(t, from, "GET", "{k}2"), "b", "a key that hasn't moved")
 	m.Finish()
 	if g.NodeOf("{k}1") != to || asked(t, to, "GET", "{k}2") != "b" {
 		t.Errorf("the slot is at %s, want %s", g.NodeOf("{k}1").Addr(), to.Addr())

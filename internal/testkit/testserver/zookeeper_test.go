@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -25,9 +26,7 @@ func TestZooKeeperAnswersAtOnce(t *testing.T) {
 			t.Errorf("conf lacks %q: %s, %v", want, conf, err)
 		}
 	}
-	if want := "zk://" + srv.Addr(); srv.URL() != want {
-		t.Errorf("URL %q, want %q", srv.URL(), want)
-	}
+	expect.Equal(t, srv.URL(), "zk://"+srv.Addr(), "URL")
 }
 
 func TestZooKeeperIsKilledStartedAndPaused(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -45,8 +46,6 @@ func TestNumber(t *testing.T) {
 		0: "0", .001: "< 0.01", .0123: "0.012", .5: "0.5", 1.25: "1.3", 9.96: "10", 12.4: "12", 1234: "1200", 9990: "10 k", 99_400: "99 k",
 		99_600: "100 k", 1_000_000: "1 M", 2_560_000: "2.6 M",
 	} {
-		if got := number(v); got != want {
-			t.Errorf("number(%v) = %q, want %q", v, got, want)
-		}
+		expect.Equal(t, number(v), want, "number", v)
 	}
 }

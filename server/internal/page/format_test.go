@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 func TestTimes(t *testing.T) {
@@ -15,7 +17,5 @@ func TestTimes(t *testing.T) {
 	for _, d := range []time.Duration{0, 42 * time.Microsecond, 1500 * time.Microsecond, 42 * time.Millisecond, 1500 * time.Millisecond, 42 * time.Second, 62 * time.Second} {
 		got = append(got, latency(d))
 	}
-	if text := strings.Join(got, ", "); text != "0s, 59s, 1m 01s, 1h 01m, 1d 01h, 0 µs, 42 µs, 1.5 ms, 42 ms, 1.5 s, 42 s, 1m 02s" {
-		t.Error(text)
-	}
+	expect.Equal(t, strings.Join(got, ", "), "0s, 59s, 1m 01s, 1h 01m, 1d 01h, 0 µs, 42 µs, 1.5 ms, 42 ms, 1.5 s, 42 s, 1m 02s")
 }

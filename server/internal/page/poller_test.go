@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // viewerOf returns one who may see everything, or nothing.
@@ -41,9 +42,7 @@ func TestPollerIsShared(t *testing.T) {
 			leave = append(leave, poller.join(viewers[i]))
 		}
 		time.Sleep(9500 * time.Millisecond)
-		if n := b.lists.Load(); n != 10 {
-			t.Errorf("%d lists in 10 seconds", n)
-		}
+		expect.Equal(t, b.lists.Load(), 10, "lists in 10 seconds")
 		for _, v := range viewers {
 			<-v.fresh
 		}
@@ -69,9 +68,7 @@ func TestPollerIsGentle(t *testing.T) {
 		poller := &pageOf(b).poller
 		leave := poller.join(&viewer{})
 		time.Sleep(99 * time.Second)
-		if n := b.lists.Load(); n != 10 {
-			t.Errorf("%d lists of a second in 100 seconds", n)
-		}
+		expect.Equal(t, b.lists.Load(), 10, "lists of a second in 100 seconds")
 		b.broken.Store(true)
 		time.Sleep(11 * time.Second)
 		if snap := poller.latest.Load(); snap.failed(viewerOf(true)) != "no route" || snap.failed(viewerOf(false)) != "–" {

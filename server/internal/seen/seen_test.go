@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // take notes a grant after a wait.
@@ -129,7 +130,5 @@ func TestIncidents(t *testing.T) {
 	for _, i := range s.News() {
 		got = append(got, fmt.Sprintf("%s %s %d %s%s", i.Kind, i.Name, i.Fence, i.By, i.Detail))
 	}
-	if text := strings.Join(got, "; "); text != "broken b 8 oncall; unknown b 8 no answer for …; lost a 7 " {
-		t.Error(text)
-	}
+	expect.Equal(t, strings.Join(got, "; "), "broken b 8 oncall; unknown b 8 no answer for …; lost a 7 ")
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
 // hold is a hold of the lock "a", called 5 before its grant.
@@ -103,12 +104,8 @@ func history(r *rand.Rand) (holds []Hold) {
 
 func TestLiveness(t *testing.T) {
 	holds := []Hold{hold(1, 10, 20), hold(2, 50, 60)}
-	if gap := LongestGap(holds, 0, 70); gap != 40 {
-		t.Errorf("the longest gap is %d", gap)
-	}
-	if gap := LongestGap(nil, 0, 70); gap != 70 {
-		t.Errorf("without grants the longest gap is %d", gap)
-	}
+	expect.Equal(t, LongestGap(holds, 0, 70), 40, "the longest gap")
+	expect.Equal(t, LongestGap(nil, 0, 70), 70, "without grants the longest gap")
 	if longest, ok := Healed(holds, []int64{5, 20}); !ok || longest != 30*time.Nanosecond {
 		t.Errorf("healed after %d, %v", longest, ok)
 	}
