@@ -117,10 +117,9 @@ func TestAskAndBreak(t *testing.T) {
 	r := pageRig(t, Options{})
 	asked := make(chan struct{})
 	name := "a\nb <c>"
-	g, err := r.s.backend.Acquire(t.Context(), driver.Request{
+	g := must.Get(r.s.backend.Acquire(t.Context(), driver.Request{
 		Hold: driver.Hold{Name: name, Owner: ownerA, Mode: driver.Exclusive, TTL: time.Minute}, Fences: 1, OnRevoke: func() { close(asked) },
-	})
-	must.OK(t, err)
+	}))(t)
 	query := "?" + url.Values{"name": {name}}.Encode()
 	post := func(path, fence, confirm string, status int, says string) {
 		t.Helper()

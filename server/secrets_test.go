@@ -195,10 +195,9 @@ func TestInjection(t *testing.T) {
 		var log bytes.Buffer
 		s := serverOf(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		const name = "a\r\n\r\nevent: lost\r\ndata: {}\r\n\r\n\u2028</script><script>alert(1)</script>"
-		g, err := s.backend.Acquire(t.Context(), driver.Request{
+		g := must.Get(s.backend.Acquire(t.Context(), driver.Request{
 			Hold: driver.Hold{Name: name, Owner: ownerB, Mode: driver.Exclusive, TTL: time.Hour}, Meta: map[string]string{"program": name, name: name},
-		})
-		must.OK(t, err)
+		}))(t)
 		revocable := `{"name":"x` + strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(name) + `","owner":"` + ownerA + `","ttl_ms":60000,"revocable":true}`
 		if w := bare(t.Context(), s, "POST", "/v1/acquire", revocable, httpwire.ClientHeader, secret); w.Code != 200 {
 			t.Fatal(w.Code, w.Body)

@@ -19,7 +19,7 @@ import (
 // countingBackend makes a backend that counts its calls, and the messages that it sends on streams.
 func countingBackend(t *testing.T, sent *atomic.Int64) *Backend {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{
+	client := must.Get(clientv3.New(clientv3.Config{
 		Endpoints: []string{testserver.SharedEtcd(t).Addr()}, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{
 			grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -31,8 +31,7 @@ func countingBackend(t *testing.T, sent *atomic.Int64) *Backend {
 				return &countedStream{s, sent}, err
 			}),
 		},
-	})
-	must.OK(t, err)
+	}))(t)
 	t.Cleanup(func() { client.Close() })
 	return backendOf(t, client, nil)
 }

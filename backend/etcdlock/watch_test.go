@@ -191,11 +191,10 @@ func countKeys(t *testing.T) (*Backend, *atomic.Int64) {
 		}
 		return err
 	}
-	client, err := clientv3.New(clientv3.Config{
+	client := must.Get(clientv3.New(clientv3.Config{
 		Endpoints: []string{testserver.SharedEtcd(t).Addr()}, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count)},
-	})
-	must.OK(t, err)
+	}))(t)
 	t.Cleanup(func() { client.Close() })
 	return backendOf(t, client, nil), &keys
 }

@@ -19,10 +19,9 @@ import (
 // serve starts a server with a handler that answers with the fence that it received.
 func serve(t *testing.T, guard fence.Guard, o *fencehttp.Options) *httptest.Server {
 	t.Helper()
-	h, err := fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := must.Get(fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, fencehttp.Fence(r.Context()))
-	}), guard, o)
-	must.OK(t, err)
+	}), guard, o))(t)
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s
@@ -132,12 +131,11 @@ func TestNewRefuses(t *testing.T) {
 func TestRequestsAreInside(t *testing.T) {
 	var guard fence.Memory
 	entered, goOn := make(chan bool), make(chan bool)
-	h, err := fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := must.Get(fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		entered <- true
 		<-goOn
 		panic(http.ErrAbortHandler)
-	}), &guard, nil)
-	must.OK(t, err)
+	}), &guard, nil))(t)
 	go func() {
 		defer func() { _ = recover() }()
 		r := httptest.NewRequest("PUT", "/a", nil)
@@ -169,14 +167,13 @@ func TestGuardThatFails(t *testing.T) {
 // Without a guard the handler's own store decides.
 func TestRefuse(t *testing.T) {
 	for _, o := range []*fencehttp.Options{nil, {StaleStatus: http.StatusConflict}} {
-		h, err := fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := must.Get(fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			err := fence.Check("a", fencehttp.Fence(r.Context()), 34)
 			if fencehttp.Refuse(w, r, fmt.Errorf("store: %w", err)) {
 				return
 			}
 			fmt.Fprint(w, "done")
-		}), nil, o)
-		must.OK(t, err)
+		}), nil, o))(t)
 		s := httptest.NewServer(h)
 		defer s.Close()
 		want := 412

@@ -82,8 +82,7 @@ func main() {
 	}
 	clone := func() (text string) {
 		for _, name := range []string{"go.work", "go.work.sum", "go.mod"} {
-			b, err := os.ReadFile(filepath.Join(root, name))
-			must.OK(t, err)
+			b := must.Get(os.ReadFile(filepath.Join(root, name)))(t)
 			text += string(b)
 		}
 		return text
@@ -189,8 +188,7 @@ func selected(t *testing.T, backend string) map[string]string {
 	if backend != "" {
 		fmt.Fprintf(&text, "require %s v0.0.0\n", backend)
 	}
-	here, err := filepath.Abs(root)
-	must.OK(t, err)
+	here := must.Get(filepath.Abs(root))(t)
 	for _, folder := range folders(t) {
 		fmt.Fprintf(&text, "replace %s => %s\n", path.Join(main, folder), filepath.Join(here, folder))
 	}
