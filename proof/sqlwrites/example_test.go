@@ -1,4 +1,4 @@
-package fencesql_test
+package sqlwrites_test
 
 import (
 	"context"

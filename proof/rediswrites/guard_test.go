@@ -1,4 +1,4 @@
-package fenceredis_test
+package rediswrites_test
 
 import (
 	"context"
@@ -29,25 +29,33 @@ func goRedis(t *testing.T, addrs ...string) redis.UniversalClient {
 	return client
 }
 
-func byGoRedis(client redis.UniversalClient) *fenceredis.Guard {
-	return fenceredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
+// eval runs a script by one of the clients.
+type eval = func(ctx context.Context, script string, keys, args []string) (any, error)
+
+func byGoRedis(client redis.UniversalClient) eval {
+	return func(ctx context.Context, script string, keys, args []string) (any, error) {
 		return redis.NewScript(script).Run(ctx, client, keys, args).Result()
-	})
+	}
 }
 
-func byRueidis(t *testing.T, addrs ...string) *fenceredis.Guard {
+func byRueidis(t *testing.T, addrs ...string) eval {
 	client := must.Get(rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs, DisableCache: true}))(t)
 	t.Cleanup(client.Close)
-	return fenceredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
+	return func(ctx context.Context, script string, keys, args []string) (any, error) {
 		return rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny()
-	})
+	}
+}
+
+// each runs a test through both clients.
+func each(t *testing.T, test func(t *testing.T, run eval)) {
+	addr := testserver.SharedRedis(t).Addr()
+	t.Run("go-redis", func(t *testing.T) { test(t, byGoRedis(goRedis(t, addr))) })
+	t.Run("rueidis", func(t *testing.T) { test(t, byRueidis(t, addr)) })
 }
 
 // eachClient runs a test through both clients, each with its own resource.
 func eachClient(t *testing.T, test func(t *testing.T, g *fenceredis.Guard, resource string)) {
-	addr := testserver.SharedRedis(t).Addr()
-	t.Run("go-redis", func(t *testing.T) { test(t, byGoRedis(goRedis(t, addr)), fresh()) })
-	t.Run("rueidis", func(t *testing.T) { test(t, byRueidis(t, addr), fresh()) })
+	each(t, func(t *testing.T, run eval) { test(t, fenceredis.New(run), fresh()) })
 }
 
 // fresh returns a name that no test has used, in this run or an earlier one.
@@ -170,7 +178,8 @@ func TestCluster(t *testing.T) {
 	group := testserver.SharedRedisCluster(t)
 	addrs := group.Addrs()
 	client := goRedis(t, addrs...)
-	for i, g := range []*fenceredis.Guard{byGoRedis(client), byRueidis(t, addrs...)} {
+	for i, run := range []eval{byGoRedis(client), byRueidis(t, addrs...)} {
+		g := fenceredis.New(run)
 		for _, resource := range []string{"stock:7", "stock:8", "{stock:9}", "x{a}{b}", "ä"} {
 			resource = fmt.Sprint(i, resource)
 			keys := []string{resource}

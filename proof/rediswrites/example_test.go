@@ -1,4 +1,4 @@
-package fenceredis_test
+package rediswrites_test
 
 import (
 	"context"

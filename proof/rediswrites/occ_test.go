@@ -1,9 +1,8 @@
-package occredis_test
+package rediswrites_test
 
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,33 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/occ"
 	"github.com/distlock/distlock/occ/occredis"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
 )
 
-func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
-
-// each runs a test through both clients, each with its own key.
-func each(t *testing.T, test func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string)) {
-	addr := testserver.SharedRedis(t).Addr()
-	plain := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
-	t.Cleanup(func() { plain.Close() })
-	t.Run("go-redis", func(t *testing.T) {
-		test(t, occredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
-			return redis.NewScript(script).Run(ctx, plain, keys, args).Result()
-		}), plain, t.Name())
-	})
-	t.Run("rueidis", func(t *testing.T) {
-		client := must.Get(rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true}))(t)
-		t.Cleanup(client.Close)
-		test(t, occredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
-			return rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny()
-		}), plain, t.Name())
-	})
+// eachValue runs a test through both clients, each with its own key.
+func eachValue(t *testing.T, test func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string)) {
+	plain := goRedis(t, testserver.SharedRedis(t).Addr())
+	each(t, func(t *testing.T, run eval) { test(t, occredis.New(run), plain, fresh()) })
 }
 
 func one(v occredis.Value) (string, error) {
@@ -54,8 +37,7 @@ func one(v occredis.Value) (string, error) {
 // Sixteen goroutines increment one counter without losing an increment. The counter does not exist at
 // first.
 func TestNothingIsLost(t *testing.T) {
-	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
-		c.Del(t.Context(), key)
+	eachValue(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
 		var conflicts atomic.Int64
 		var wg sync.WaitGroup
 		for range 16 {
@@ -71,15 +53,13 @@ func TestNothingIsLost(t *testing.T) {
 		}
 		wg.Wait()
 		t.Logf("320 updates by 16, %d retries", conflicts.Load())
-		if got := c.Get(t.Context(), key).Val(); got != "320" {
-			t.Errorf("%s of 320 were counted", got)
-		}
+		expect.Equal(t, c.Get(t.Context(), key).Val(), "320", "updates were counted")
 	})
 }
 
 // Another client writes once between read and write; or creates the key, or deletes it.
 func TestOneConflict(t *testing.T) {
-	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
+	eachValue(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
 		for _, other := range []func(){
 			func() { c.Set(t.Context(), key, "7", 0) }, // it is not there at first
 			func() { c.Set(t.Context(), key, "70", 0) },
@@ -102,7 +82,7 @@ func TestOneConflict(t *testing.T) {
 
 // Any bytes are valid values, and the TTL is kept.
 func TestValues(t *testing.T) {
-	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
+	eachValue(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
 		text := "\x00\xff\r\n{}$1 ä"
 		c.Set(t.Context(), key, text, time.Hour)
 		got, err := v.Update(t.Context(), key, func(old occredis.Value) (string, error) { return old.Text + old.Text, nil })
@@ -116,7 +96,7 @@ func TestValues(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
+	eachValue(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
 		wrong := errors.New("wrong")
 		if _, err := v.Update(t.Context(), key, func(occredis.Value) (string, error) { return "x", wrong }); err != wrong {
 			t.Errorf("an error of change: %v", err)

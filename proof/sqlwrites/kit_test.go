@@ -1,4 +1,4 @@
-package fencesql_test
+package sqlwrites_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/occ/occsql"
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -28,28 +29,31 @@ const patience = time.Minute
 // opened is a new database for one test.
 type opened struct {
 	dialect fencesql.Dialect
+	occ     occsql.Dialect
 	db      *sql.DB
 }
 
 var databases = map[string]func(t *testing.T) opened{
 	"mariadb": func(t *testing.T) opened {
 		url := testserver.SharedMariaDB(t).Database(t)
-		return open(t, fencesql.MySQL, "mysql", testserver.MariaDBSource(url))
+		return open(t, fencesql.MySQL, occsql.MySQL, "mysql", testserver.MariaDBSource(url))
 	},
-	"postgres": func(t *testing.T) opened {
-		return open(t, fencesql.Postgres, "pgx", testserver.SharedPostgres(t).Database(t))
-	},
+	"postgres": func(t *testing.T) opened { return postgres(t, "") },
 	"sqlite": func(t *testing.T) opened {
 		file := filepath.Join(t.TempDir(), "data.db")
-		return open(t, fencesql.SQLite, "sqlite", "file:"+file+"?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)")
+		return open(t, fencesql.SQLite, occsql.SQLite, "sqlite", "file:"+file+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(wal)")
 	},
 }
 
-func open(t *testing.T, d fencesql.Dialect, driver, source string) opened {
+func postgres(t *testing.T, settings string) opened {
+	return open(t, fencesql.Postgres, occsql.Postgres, "pgx", testserver.SharedPostgres(t).Database(t)+settings)
+}
+
+func open(t *testing.T, d fencesql.Dialect, occ occsql.Dialect, driver, source string) opened {
 	t.Helper()
 	db := must.Get(sql.Open(driver, source))(t)
 	t.Cleanup(func() { db.Close() })
-	return opened{d, db}
+	return opened{d, occ, db}
 }
 
 // each runs a test on each database.

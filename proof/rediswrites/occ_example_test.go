@@ -1,4 +1,4 @@
-package occredis_test
+package rediswrites_test
 
 import (
 	"context"

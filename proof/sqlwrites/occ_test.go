@@ -1,12 +1,9 @@
-package occsql_test
+package sqlwrites_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,65 +11,41 @@ import (
 
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
-	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/occ"
 	"github.com/distlock/distlock/occ/occsql"
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite"
 )
 
-func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
-
-// shop is a new database for one test, with 0 apples and 5 pears in stock.
-type shop struct {
-	dialect occsql.Dialect
-	db      *sql.DB
-	stock   *occsql.Column[int]
+// apples is a database with 0 apples and 5 pears in stock.
+type apples struct {
+	opened
+	stock *occsql.Column[int]
 }
 
 var names = occsql.Names{Table: "stock", Key: "sku", Value: "quantity", Version: "version"}
 
-// each runs a test on each database.
-func each(t *testing.T, test func(t *testing.T, s shop)) {
-	t.Run("mariadb", func(t *testing.T) {
-		test(t, open(t, occsql.MySQL, "mysql", testserver.MariaDBSource(testserver.SharedMariaDB(t).Database(t))))
-	})
-	t.Run("postgres", func(t *testing.T) {
-		test(t, open(t, occsql.Postgres, "pgx", testserver.SharedPostgres(t).Database(t)))
-	})
-	t.Run("sqlite", func(t *testing.T) {
-		file := filepath.Join(t.TempDir(), "shop.db")
-		test(t, open(t, occsql.SQLite, "sqlite", "file:"+file+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"))
-	})
+func eachStock(t *testing.T, test func(t *testing.T, s apples)) {
+	each(t, func(t *testing.T, o opened) { test(t, o.apples(t)) })
 }
 
-func open(t *testing.T, d occsql.Dialect, driver, source string) shop {
+func (o opened) apples(t *testing.T) apples {
 	t.Helper()
-	db := must.Get(sql.Open(driver, source))(t)
-	t.Cleanup(func() { db.Close() })
-	for _, statement := range []string{
-		"CREATE TABLE stock (sku VARCHAR(50) PRIMARY KEY, quantity INT NOT NULL, version BIGINT NOT NULL DEFAULT 0)",
-		"INSERT INTO stock (sku, quantity) VALUES ('apple', 0), ('pear', 5)",
-	} {
-		must.Get(db.ExecContext(t.Context(), statement))(t)
-	}
-	stock := must.Get(occsql.NewColumn[int](d, names))(t)
-	return shop{d, db, stock}
+	o.exec(t, "CREATE TABLE stock (sku VARCHAR(50) PRIMARY KEY, quantity INT NOT NULL, version BIGINT NOT NULL DEFAULT 0)",
+		"INSERT INTO stock (sku, quantity) VALUES ('apple', 0), ('pear', 5)")
+	return apples{o, must.Get(occsql.NewColumn[int](o.occ, names))(t)}
 }
 
-func (s shop) quantity(t *testing.T, sku string) (n int) {
+func (s apples) quantity(t *testing.T, sku string) uint64 {
 	t.Helper()
-	must.OK(t, s.db.QueryRowContext(t.Context(), "SELECT quantity FROM stock WHERE sku = '"+sku+"'").Scan(&n))
-	return n
+	return s.number(t, "SELECT quantity FROM stock WHERE sku = '"+sku+"'")
 }
 
 func one(n int) (int, error) { return n + 1, nil }
 
 // Sixteen goroutines increment one counter without losing an increment.
 func TestNothingIsLost(t *testing.T) {
-	each(t, func(t *testing.T, s shop) {
+	eachStock(t, func(t *testing.T, s apples) {
 		s.db.SetMaxOpenConns(16)
 		var conflicts atomic.Int64
 		var wg sync.WaitGroup
@@ -90,15 +63,13 @@ func TestNothingIsLost(t *testing.T) {
 		}
 		wg.Wait()
 		t.Logf("160 updates by 16, %d retries", conflicts.Load())
-		if n := s.quantity(t, "apple"); n != 160 {
-			t.Errorf("%d of 160 were counted", n)
-		}
+		expect.Equal(t, s.quantity(t, "apple"), 160, "updates were counted")
 	})
 }
 
 // Another client writes once between read and write, also the same value.
 func TestOneConflict(t *testing.T) {
-	each(t, func(t *testing.T, s shop) {
+	eachStock(t, func(t *testing.T, s apples) {
 		calls, conflicts := 0, 0
 		n, err := s.stock.Update(t.Context(), s.db, "pear", func(n int) (int, error) {
 			if calls++; calls == 1 {
@@ -115,7 +86,7 @@ func TestOneConflict(t *testing.T) {
 // An unchanged value counts as stored. MySQL reports that no row changed, unless the same statement
 // raises the version.
 func TestTheSameValueIsStored(t *testing.T) {
-	each(t, func(t *testing.T, s shop) {
+	eachStock(t, func(t *testing.T, s apples) {
 		same := func(n int) (int, error) { return n, nil }
 		if n, err := s.stock.Update(t.Context(), s.db, "pear", same, occ.Attempts(1)); err != nil || n != 5 {
 			t.Errorf("%d, %v", n, err)
@@ -125,7 +96,7 @@ func TestTheSameValueIsStored(t *testing.T) {
 
 // The database's error is returned, with the row's name.
 func TestErrors(t *testing.T) {
-	each(t, func(t *testing.T, s shop) {
+	eachStock(t, func(t *testing.T, s apples) {
 		_, err := s.stock.Update(t.Context(), s.db, "plum", one)
 		if !errors.Is(err, sql.ErrNoRows) || !strings.Contains(err.Error(), "stock plum") {
 			t.Errorf("a row that is not there: %v", err)
@@ -150,7 +121,7 @@ func TestSerializationFailure(t *testing.T) {
 	if stored || err != nil {
 		t.Errorf("%v, %v: want a conflict", stored, err)
 	}
-	s := open(t, occsql.Postgres, "pgx", testserver.SharedPostgres(t).Database(t)+"&default_transaction_isolation=serializable")
+	s := postgres(t, "&default_transaction_isolation=serializable").apples(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -158,9 +129,7 @@ func TestSerializationFailure(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := s.quantity(t, "apple"); n != 8 {
-		t.Errorf("%d of 8 were counted", n)
-	}
+	expect.Equal(t, s.quantity(t, "apple"), 8, "updates were counted")
 }
 
 // After a deadlock MySQL has rolled the statement back. A conflict between the nodes of a Galera
@@ -194,16 +163,12 @@ func TestNewColumnRefuses(t *testing.T) {
 
 // Names may include a schema, and may be SQL keywords.
 func TestNamesAreQuoted(t *testing.T) {
-	s := open(t, occsql.Postgres, "pgx", testserver.SharedPostgres(t).Database(t))
-	for _, statement := range []string{
-		`CREATE SCHEMA "order"`,
+	o := postgres(t, "")
+	o.exec(t, `CREATE SCHEMA "order"`,
 		`CREATE TABLE "order"."select" ("from" TEXT PRIMARY KEY, "where" TEXT NOT NULL, "version" BIGINT NOT NULL DEFAULT 0)`,
-		`INSERT INTO "order"."select" VALUES ('x', 'y')`,
-	} {
-		must.Get(s.db.ExecContext(context.Background(), statement))(t)
-	}
+		`INSERT INTO "order"."select" VALUES ('x', 'y')`)
 	c := must.Get(occsql.NewColumn[string](occsql.Postgres, occsql.Names{Table: "order.select", Key: "from", Value: "where", Version: "version"}))(t)
-	got, err := c.Update(t.Context(), s.db, "x", func(s string) (string, error) { return s + "z", nil })
+	got, err := c.Update(t.Context(), o.db, "x", func(s string) (string, error) { return s + "z", nil })
 	if err != nil || got != "yz" {
 		t.Errorf("%q, %v", got, err)
 	}
