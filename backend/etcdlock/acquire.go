@@ -325,16 +325,9 @@ func (a *attempt) granted(ctx context.Context, o *ownerState, kept <-chan struct
 		return driver.Grant{}, err
 	}
 	fence := uint64(answer.Revision)
-	ended := false
-	a.b.owners.update(o, func() {
-		o.fence, o.mode, o.limit, o.onLost = fence, a.Mode, a.Limit, a.OnLost
-		o.place = place{}
-		ended = o.ended
-	})
-	if ended { // found by another call, before there was an OnLost to call
+	if !a.b.owners.granted(o, a.Request, fence) {
 		return driver.Grant{}, errChanged
 	}
-	a.b.owners.delayed.add(o)
 	return driver.Grant{Fence: fence, Fences: 1, TTL: a.TTL}, nil
 }
 

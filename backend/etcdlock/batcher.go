@@ -104,14 +104,11 @@ func (b *txnBatcher) remove(p *pendingTxn) bool {
 func (b *txnBatcher) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var batch []*pendingTxn
-	if b.ctx.Err() == nil { // close waits for no new batch
-		batch = b.nextBatch()
-	}
-	if len(batch) == 0 {
+	if len(b.pending) == 0 || b.ctx.Err() != nil { // close waits for no new batch
 		b.inFlight--
 		return
 	}
+	batch := b.nextBatch()
 	b.wg.Go(func() {
 		defer b.flush()
 		b.send(batch)

@@ -84,7 +84,7 @@ type follower interface {
 }
 
 func (s *owners) init(leases *leases, stream *watchStream) {
-	s.leases, s.stream = leases, stream
+	s.leases, s.stream, s.delayed.mu = leases, stream, &s.mu
 	s.byOwner, s.waiting, s.sweepAt = map[string]*ownerState{}, map[string]follower{}, minSweep
 }
 
@@ -155,6 +155,19 @@ func (s *owners) found(o *ownerState, name string, k *lockKey) *ownerState {
 		o.lease = newLease(k.lease, keepAliveReply{sent: time.Now()})
 	}
 	return o
+}
+
+// granted makes an Owner's key a hold, whose watch begins later. It returns false if another call has found that the key is gone,
+// before there was an OnLost to call.
+func (s *owners) granted(o *ownerState, r *driver.Request, fence uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.ended {
+		return false
+	}
+	o.fence, o.mode, o.limit, o.onLost, o.place = fence, r.Mode, r.Limit, r.OnLost, place{}
+	s.delayed.add(o)
+	return true
 }
 
 // wrote records that this connection has written an Owner's key. No earlier write can be executed any more.
@@ -281,8 +294,10 @@ func (s *owners) markLost(o *ownerState) {
 // started has the key verified, unless the watch began with the grant and has missed nothing.
 func (o *ownerState) started(missed bool) {
 	if missed {
-		o.owners.update(o, func() { o.unverified = true })
-		o.owners.delayed.add(o)
+		o.owners.update(o, func() {
+			o.unverified = true
+			o.owners.delayed.add(o)
+		})
 	}
 }
 
@@ -304,16 +319,15 @@ const watchAfter = 100 * time.Millisecond
 type delayedWatches struct {
 	due func([]*ownerState)
 
-	mu       sync.Mutex
+	mu       *sync.Mutex // of owners
 	closed   bool
 	current  []*ownerState // since the last tick
 	previous []*ownerState // since the one before
 	timer    *time.Timer
 }
 
+// add has the watch on a hold's key begin later. The mutex is held.
 func (d *delayedWatches) add(o *ownerState) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.closed {
 		return
 	}
