@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -28,29 +27,22 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if err := b.validate(&r); err != nil {
+	if err := r.Validate(b.caps); err != nil {
 		return driver.Grant{}, err
 	}
-	err = errChanged
-	var g driver.Grant
-	for i := 0; i < maxLooks && errors.Is(err, errChanged); i++ {
+	for looks := 1; ; looks++ {
 		a := attempt{&r, b, time.Now(), b.folder(r.Name)}
-		g, err = a.run(ctx)
-	}
-	if err == nil || errors.Is(err, driver.ErrHeld) {
-		if !b.permitted.Load() {
-			b.permitted.Store(true)
+		g, err := a.run(ctx)
+		switch {
+		case err == nil, errors.Is(err, driver.ErrHeld):
+			if !b.permitted.Load() {
+				b.permitted.Store(true)
+			}
+			return g, err
+		case looks == maxLooks, !errors.Is(err, errChanged):
+			return driver.Grant{}, b.failFirst("acquire", r.Name, err)
 		}
-		return g, err
 	}
-	return driver.Grant{}, b.failFirst("acquire", r.Name, err)
-}
-
-func (b *Backend) validate(r *driver.Request) error {
-	if strings.ContainsRune(r.Owner, '/') {
-		return fmt.Errorf("%w: owner %q: want one without a slash", driver.ErrInvalid, r.Owner)
-	}
-	return r.Validate(b.caps)
 }
 
 func (a *attempt) run(ctx context.Context) (driver.Grant, error) {

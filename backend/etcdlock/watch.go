@@ -65,7 +65,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err != nil {
 		return driver.Watch{}, err
 	}
-	if err := b.validate(&r); err != nil {
+	if err := r.Validate(b.caps); err != nil {
 		return driver.Watch{}, err
 	}
 	w := &releaseWatch{
