@@ -277,9 +277,7 @@ func TestBadNamesAndOptions(t *testing.T) {
 		}
 	}
 	expect.Be(t, expect.Err(c.Semaphore("x", 0).TryAcquire(t.Context())), distlock.ErrInvalid, "no permits")
-	if r.acquires.Load() != 0 {
-		t.Error("invalid values reached the backend")
-	}
+	expect.Equal(t, r.acquires.Load(), 0, "invalid values reached the backend")
 }
 
 func TestBadClientOptions(t *testing.T) {

@@ -221,9 +221,7 @@ func TestElectionStepDownWaitsForTheWork(t *testing.T) {
 		ask(t, c, "x")
 		<-asked
 		time.Sleep(time.Hour)
-		if len(inspect(t, c, "x").Holders) != 1 {
-			t.Error("the lock was released while the work went on")
-		}
+		expect.Equal(t, len(inspect(t, c, "x").Holders), 1, "the lock was released while the work went on")
 		stop()
 		close(done)
 		<-result

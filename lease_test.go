@@ -69,9 +69,7 @@ func TestPanicInDoReleases(t *testing.T) {
 	c := client(t, memlock.New(), nil)
 	func() {
 		defer func() {
-			if recover() != "boom" {
-				t.Error("the panic was swallowed")
-			}
+			expect.Equal(t, recover(), "boom", "the panic was swallowed")
 		}()
 		_ = c.Mutex("x").Do(t.Context(), func(context.Context) error { panic("boom") })
 	}()
@@ -91,9 +89,7 @@ func TestLeaseOutlivesLocksContext(t *testing.T) {
 		if lease.Err() != nil || lease.Context().Err() != nil {
 			t.Error("the lease ended with the context of Lock")
 		}
-		if lease.Context().Value(ctxKey{}) != "v" {
-			t.Error("the lease's context lacks the values of Lock's")
-		}
+		expect.Equal(t, lease.Context().Value(ctxKey{}), "v", "the lease's context lacks the values of Lock's")
 		expect.OK(t, lease.Unlock(ctx), "Unlock with a context that has ended")
 		expect.OK(t, lease.Unlock(ctx), "second Unlock")
 		free(t, c, "x")

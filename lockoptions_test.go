@@ -30,9 +30,7 @@ func TestTimesBeyondTheBound(t *testing.T) {
 			_, err := c.Mutex(what, opts...).TryLock(t.Context())
 			refused(t, err, what)
 		}
-		if r.acquires.Load() != 0 {
-			t.Error("it reached the backend")
-		}
+		expect.Equal(t, r.acquires.Load(), 0, "it reached the backend")
 		for what, o := range map[string]*distlock.Options{
 			"TTL": {TTL: d}, "CallTimeout": {CallTimeout: d}, "HandoffWindow": {HandoffWindow: d}, "margin": {Margin: d},
 		} {
@@ -78,9 +76,7 @@ func TestTimesAtTheBound(t *testing.T) {
 				expect.OK(t, lease.Err(), "the lease")
 				mustUnlock(t, lease)
 				_, err := other.Mutex("x").TryLock(t.Context())
-				if kept := what == "MinHold"; kept != errors.Is(err, distlock.ErrHeld) {
-					t.Errorf("the next holder: %v", err)
-				}
+				expect.Equal(t, what == "MinHold", errors.Is(err, distlock.ErrHeld), "the next holder", err)
 				if what == "MinHold" {
 					time.Sleep(time.Until(start.Add(most)))
 					mustUnlock(t, mustLock(t, other.Mutex("x")))

@@ -30,9 +30,7 @@ func TestMulti(t *testing.T) {
 		if f := distlock.FenceOf(lease.Context(), "y"); f == 0 || f != lease.Leases()[2].Fence() {
 			t.Errorf("FenceOf(y) = %d", f)
 		}
-		if distlock.FenceOf(lease.Context(), "w") != 0 {
-			t.Error("a fence of a lock that is not held")
-		}
+		expect.Equal(t, distlock.FenceOf(lease.Context(), "w"), 0, "a fence of a lock that is not held")
 		expect.Be(t, expect.Err(m.TryLock(t.Context())), distlock.ErrHeld, "second")
 		mustUnlock(t, lease)
 		free(t, a, "y")

@@ -294,9 +294,7 @@ func TestEachHoldIsReportedOnce(t *testing.T) {
 					var r recorded
 					c := client(t, newRig(), &distlock.Options{HandoffWindow: time.Hour, Observer: r.observer()})
 					held := mustLock(t, c.Mutex("x"))
-					if r.balance() != 1 {
-						t.Fatalf("got %v", r.kinds)
-					}
+					must.Equal(t, r.balance(), 1, r.kinds)
 					end(t, c, held)
 					synctest.Wait()
 					must.Equal(t, r.balance(), 0, "holds are left", r.kinds)

@@ -149,9 +149,7 @@ func silentHoldsLeave(t *testing.T, tests []silentHolds) {
 				}
 				time.Sleep(2 * test.ttl)
 				for name, l := range leases {
-					if bad := strings.HasPrefix(name, "bad"); bad != (l.Err() != nil) {
-						t.Errorf("%s: %v", name, l.Err())
-					}
+					expect.Equal(t, strings.HasPrefix(name, "bad"), (l.Err() != nil), name, l.Err())
 				}
 				if backend.most > 40 {
 					t.Errorf("%d calls at once", backend.most)

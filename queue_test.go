@@ -448,9 +448,7 @@ func TestTry(t *testing.T) {
 		if !errors.Is(err, distlock.ErrHeld) || !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Fence != lease.Fence() {
 			t.Errorf("second try: %#v", err)
 		}
-		if r.acquires.Load() != 1 {
-			t.Error("a try while the lock is held here called the backend")
-		}
+		expect.Equal(t, r.acquires.Load(), 1, "a try while the lock is held here called the backend")
 		mustUnlock(t, lease)
 		lease, err = m.TryLock(t.Context())
 		expect.OK(t, err, "a try on a free lock")

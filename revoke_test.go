@@ -210,13 +210,9 @@ func TestRevokeAmongHandOffs(t *testing.T) {
 		must.Equal(t, r.acquires.Load(), 1, "attempts for a lock that was handed off")
 		info := inspect(t, c, "x")
 		must.OK(t, r.Backend.Revoke(t.Context(), driver.Hold{Name: "x", Owner: info.Holders[0].Owner, Mode: distlock.Exclusive}))
-		if got := <-asked; got != present {
-			t.Error("a lease other than the current one was notified")
-		}
+		expect.Equal(t, <-asked, present, "a lease other than the current one was notified")
 		mustUnlock(t, present)
-		if r.releases.Load() != 1 {
-			t.Error("a lock whose release was requested was handed off")
-		}
+		expect.Equal(t, r.releases.Load(), 1, "a lock whose release was requested was handed off")
 		mustUnlock(t, <-third)
 	})
 }
@@ -386,9 +382,7 @@ func TestRevokeDowngradedAndReentered(t *testing.T) {
 		inner := must.Get(m.Lock(outer.Context()))(t)
 		for name, want := range map[string]*distlock.Lease{"rw": rw, "m": outer} {
 			ask(t, c, name)
-			if got := <-asked; got != want {
-				t.Errorf("%s: another lease was notified", name)
-			}
+			expect.Equal(t, <-asked, want, name, "another lease was notified")
 		}
 		for _, l := range []*distlock.Lease{inner, outer, rw} {
 			mustUnlock(t, l)

@@ -40,9 +40,7 @@ func TestHeldForTenMinutes(t *testing.T) {
 		free(t, c, "x")
 		renews := r.renews.Load()
 		time.Sleep(time.Hour)
-		if r.renews.Load() != renews {
-			t.Error("renewed after Unlock")
-		}
+		expect.Equal(t, r.renews.Load(), renews, "renewed after Unlock")
 	})
 }
 
@@ -133,9 +131,7 @@ func TestLostAsAFact(t *testing.T) {
 		within(t, "loss seen", time.Since(start), 10*time.Second, 0)
 		releases := r.releases.Load()
 		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrLost, "Unlock")
-		if r.releases.Load() != releases {
-			t.Error("Unlock of a lock that is lost for certain called the backend")
-		}
+		expect.Equal(t, r.releases.Load(), releases, "Unlock of a lock that is lost for certain called the backend")
 	})
 }
 

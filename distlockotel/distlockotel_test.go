@@ -183,9 +183,7 @@ func TestLosses(t *testing.T) {
 		for _, s := range r.spans.Ended() {
 			if s.Name() == "distlock.hold" && s.Status().Code == codes.Error {
 				lost++
-				if s.Parent().SpanID() != span.SpanContext().SpanID() {
-					t.Error("the span of a loss is no child of its caller's")
-				}
+				expect.Equal(t, s.Parent().SpanID(), span.SpanContext().SpanID(), "the span of a loss is no child of its caller's")
 			}
 		}
 		expect.Equal(t, lost, 4, "spans of losses")

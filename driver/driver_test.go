@@ -16,9 +16,7 @@ func TestModes(t *testing.T) {
 	if !s.Has(driver.Exclusive) || s.Has(driver.Read) || s.String() != "exclusive counted" {
 		t.Errorf("%v", s)
 	}
-	if driver.AllModes.String() != "exclusive write read counted" {
-		t.Errorf("all modes: %v", driver.AllModes)
-	}
+	expect.Equal(t, driver.AllModes.String(), "exclusive write read counted", "all modes", driver.AllModes)
 	if driver.Mode(0).String() != "invalid" || driver.Mode(9).String() != "invalid" || driver.Queueing(9).String() != "invalid" {
 		t.Error("a mode that does not exist has a name")
 	}

@@ -39,9 +39,7 @@ func TestWaitWithAShortTTLKeepsItsPlace(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 		}
 		must.OK(t, s.backend.Release(t.Context(), holder))
-		if first := <-won; first != ownerA {
-			t.Errorf("the second one in the queue is first")
-		}
+		expect.Equal(t, <-won, ownerA, "the second one in the queue is first")
 		cancel()
 		synctest.Wait()
 	})

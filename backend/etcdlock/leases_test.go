@@ -47,9 +47,7 @@ func TestLeasesAreUsedAgain(t *testing.T) {
 	refused(t, b, request(second.Name, driver.Exclusive), driver.ErrHeld)
 	waits := queued(request(second.Name, driver.Exclusive))
 	refused(t, b, waits, driver.ErrHeld)
-	if leaseOf(b, waits) != l {
-		t.Error("a place has got another lease than the hold and the try before it had")
-	}
+	expect.Equal(t, leaseOf(b, waits), l, "a place has got another lease than the hold and the try before it had")
 	longer := request("", driver.Exclusive)
 	longer.TTL *= 2
 	acquire(t, b, longer)
@@ -487,9 +485,7 @@ func TestTakeoverByAReplacedLeader(t *testing.T) {
 	must.Get(b.client.Txn(t.Context()).Then(put).Commit())(t)
 	s.term.Store(6)
 	expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], errOldLeader, "renewed by a replaced leader")
-	if lease := s.key.Load().Lease; lease != 1 {
-		t.Error("the hold was moved")
-	}
+	expect.Equal(t, s.key.Load().Lease, 1, "the hold was moved")
 	s.knows.Store(6)
 	renew(t, b, r)
 	if lease := s.key.Load().Lease; lease == 1 {
@@ -571,7 +567,5 @@ func TestFullOfOtherLeases(t *testing.T) {
 	l := leaseOf(b, first)
 	release(t, b, first)
 	acquire(t, b, second)
-	if leaseOf(b, second) != l {
-		t.Error("the lease is not used again")
-	}
+	expect.Equal(t, leaseOf(b, second), l, "the lease is not used again")
 }

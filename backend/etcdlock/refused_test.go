@@ -127,9 +127,7 @@ func TestExecutedWithoutSpace(t *testing.T) {
 			t.Errorf("acquire: %v", err)
 		}
 		release(t, b, r)
-		if len(storedKeys(t, b, r.Name)) != 0 {
-			t.Error("the released lock is held")
-		}
+		expect.Equal(t, len(storedKeys(t, b, r.Name)), 0, "the released lock is held")
 	}
 }
 
@@ -161,9 +159,7 @@ func TestReleasesExecutedWithoutSpace(t *testing.T) {
 	send(len(held))
 	wg.Wait()
 	for _, r := range held {
-		if len(storedKeys(t, b, r.Name)) != 0 {
-			t.Error("a released lock is held")
-		}
+		expect.Equal(t, len(storedKeys(t, b, r.Name)), 0, "a released lock is held")
 	}
 }
 

@@ -356,9 +356,7 @@ func TestBlackHole(t *testing.T) {
 	}
 	b.client.current.Store(0)
 	noFact(t, "an impatient caller", b.Release(untilCalled(t, one, "/v1/release", 1), r.Hold))
-	if b.client.current.Load() != 0 {
-		t.Error("a caller that gave up makes the client leave the server")
-	}
+	expect.Equal(t, b.client.current.Load(), 0, "a caller that gave up makes the client leave the server")
 }
 
 // Close ends what is under way, whose outcome is unknown.

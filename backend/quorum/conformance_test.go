@@ -231,9 +231,7 @@ func fuzzTurn(ctx context.Context, t *testing.T, c *distlock.Client, inside *ato
 	if err != nil {
 		return
 	}
-	if inside.Add(1) != 1 {
-		t.Error("two holders at once")
-	}
+	expect.Equal(t, inside.Add(1), 1, "two holders at once")
 	*turns++
 	if f := lease.Fence(); f <= last.Swap(f) {
 		t.Errorf("fence %d is not above the one before", f)

@@ -123,7 +123,5 @@ func TestOpenWithoutAMajority(t *testing.T) {
 			t.Errorf("%v\nlacks %q", err, says)
 		}
 	}
-	if !errors.Is(err, errReset) {
-		t.Error("the causes can't be reached")
-	}
+	expect.Be(t, err, errReset, "the causes can't be reached")
 }

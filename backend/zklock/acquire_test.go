@@ -159,9 +159,7 @@ func TestResolveAsksTheMajority(t *testing.T) {
 	listing := 4 + 4 + 4 + len(pathOf(r.Name)) + 1 // xid, opcode, the path with its length, no watch
 	p.LoseRequest(multi + noParts + "\x00\x00\x00" + string([]byte{byte(listing)}))
 	release(t, b, r)
-	if p.Lost() != 2 {
-		t.Error("there was no write before the listing")
-	}
+	expect.Equal(t, p.Lost(), 2, "there was no write before the listing")
 }
 
 // Two creates of one Owner have both arrived: a release leaves none of their nodes.
@@ -299,9 +297,7 @@ func TestTooLarge(t *testing.T) {
 				}
 			}
 			acquire(t, b, kept)
-			if b.claimOf(kept.Hold).s != session {
-				t.Error("the session was lost")
-			}
+			expect.Equal(t, b.claimOf(kept.Hold).s, session, "the session was lost")
 		})
 	}
 }

@@ -211,9 +211,7 @@ func TestTransport(t *testing.T) {
 		}
 		response := must.Get(client.Do(r))(t)
 		response.Body.Close()
-		if r.Header.Get(fencehttp.Header) != own {
-			t.Error("the request was changed")
-		}
+		expect.Equal(t, r.Header.Get(fencehttp.Header), own, "the request was changed")
 	}
 	send(33, "")
 	send(0, "")

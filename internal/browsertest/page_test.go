@@ -135,9 +135,7 @@ func TestRights(t *testing.T) {
 	p.write("#token", "dev-token")
 	p.click("main button")
 	p.shows("dev/x")
-	if p.eval("document.cookie") != "" {
-		t.Error("scripts can read the cookie")
-	}
+	expect.Equal(t, p.eval("document.cookie"), "", "scripts can read the cookie")
 	expect.Equal(t, p.eval("document.querySelectorAll('[data-break], form[action^=\"/lock/ask\"]').length"), "0", "buttons for one without the right")
 	status := p.eval(fmt.Sprintf(`await fetch('/lock/break?name=dev/x', {method: 'POST', body: new URLSearchParams({fence: '%d', confirm: 'dev/x'})}).then(r => r.status)`, g.Fence))
 	if status != "403" {
@@ -180,15 +178,11 @@ func TestThousandLocks(t *testing.T) {
 	if now := p.eval("document.documentElement.scrollHeight"); now != height {
 		t.Errorf("the page had a height of %s, and has %s", height, now)
 	}
-	if p.eval("document.querySelector('thead').getBoundingClientRect().top >= 0") != "true" {
-		t.Error("the titles of the columns can't be seen")
-	}
+	expect.Equal(t, p.eval("document.querySelector('thead').getBoundingClientRect().top >= 0"), "true", "the titles of the columns can't be seen")
 	p.eval("(window.first = document.querySelector('#rows tr'), window.last = [...document.querySelectorAll('#rows tr')].at(-1), 0)")
 	r.acquire(driver.Request{Hold: driver.Hold{Name: "lock-0999", Owner: driver.NewOwner()}, Queue: true})
 	p.until("[...document.querySelectorAll('#rows tr')].at(-1).textContent.includes('lock-0999') && !last.isConnected")
-	if p.eval("first.isConnected") != "true" {
-		t.Error("a row that had not changed was replaced")
-	}
+	expect.Equal(t, p.eval("first.isConnected"), "true", "a row that had not changed was replaced")
 }
 
 // TestKeyboard uses the page without a mouse, in Chinese, and with little motion.

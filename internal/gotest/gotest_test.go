@@ -81,9 +81,7 @@ func TestSkipped(t *testing.T) { t.Skip() }
 		t.Errorf("it prints what a good test said:\n%s", out.String())
 	}
 	out.Reset()
-	if err := run(options{dir: dir, hang: time.Minute, slowest: 3, flags: []string{"-run", "Well"}}, &out); err != nil {
-		t.Errorf("a good run fails:\n%s", out.String())
-	}
+	expect.OK(t, run(options{dir: dir, hang: time.Minute, slowest: 3, flags: []string{"-run", "Well"}}, &out), "a good run fails:\n", out.String())
 	wantLines(t, out.String(), "ok   example.com/sample ", "slow ", "s example.com/sample TestWell\n", "1 passed, 0 failed, 0 skipped\n")
 }
 
@@ -136,15 +134,11 @@ func TestSecondTurn(t *testing.T) {
 	go take(true, isBusy)
 	go take(false, isIdle)
 	time.Sleep(2 * time.Second)
-	if len(turns) != 1 {
-		t.Error("a package runs beside another one, and no processor is idle or none may")
-	}
+	expect.Equal(t, len(turns), 1, "a package runs beside another one, and no processor is idle or none may")
 	take(true, isIdle)
 	go take(true, isIdle)
 	time.Sleep(2 * time.Second)
-	if len(turns) != 2 {
-		t.Error("three packages run beside each other")
-	}
+	expect.Equal(t, len(turns), 2, "three packages run beside each other")
 	for range cap(turns) {
 		(<-turns).Close()
 	}

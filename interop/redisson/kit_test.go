@@ -154,9 +154,7 @@ func disconnectAll(t *testing.T, addrs []string) {
 func token(t *testing.T, reply []string) uint64 {
 	t.Helper()
 	n, err := strconv.ParseUint(reply[1], 10, 64)
-	if err != nil {
-		t.Fatalf("java: no token in %v", reply)
-	}
+	must.OK(t, err, "java: no token in", reply)
 	return n
 }
 

@@ -101,9 +101,7 @@ func TestErrors(t *testing.T) {
 		if _, err := v.Update(t.Context(), key, func(occredis.Value) (string, error) { return "x", wrong }); err != wrong {
 			t.Errorf("an error of change: %v", err)
 		}
-		if c.Exists(t.Context(), key).Val() != 0 {
-			t.Error("something was stored")
-		}
+		expect.Equal(t, c.Exists(t.Context(), key).Val(), 0, "something was stored")
 		c.LPush(t.Context(), key, "a")
 		if _, err := v.Update(t.Context(), key, one); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || !strings.Contains(err.Error(), key) {
 			t.Errorf("a list: %v", err)

@@ -126,9 +126,7 @@ func (o opened) readEarly(t *testing.T, g *fencesql.Guard, level sql.IsolationLe
 	if err != nil && !again(err) {
 		t.Error(err)
 	}
-	if want := o.dialect == fencesql.MySQL && level == sql.LevelRepeatableRead; want != errors.Is(err, fencesql.ErrSnapshot) {
-		t.Errorf("%v", err)
-	}
+	expect.Equal(t, o.dialect == fencesql.MySQL && level == sql.LevelRepeatableRead, errors.Is(err, fencesql.ErrSnapshot), err)
 	_ = tx.Rollback()
 }
 

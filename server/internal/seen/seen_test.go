@@ -78,13 +78,9 @@ func TestSeenUse(t *testing.T) {
 		if past, _ = s.History("x"); past[0].End != "end.expired" || past[0].Lasted() != time.Minute {
 			t.Errorf("%+v", past[0])
 		}
-		if s.Hot()[0].Name != "x" {
-			t.Error("not hot")
-		}
+		expect.Equal(t, s.Hot()[0].Name, "x", "not hot")
 		time.Sleep(10 * time.Minute)
-		if len(s.Hot()) != 0 {
-			t.Error("hot for ever")
-		}
+		expect.Equal(t, len(s.Hot()), 0, "hot for ever")
 	})
 }
 
