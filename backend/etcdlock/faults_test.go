@@ -192,6 +192,7 @@ func forget(p *faultproxy.Proxy) {
 // A holder whose connections are silent renews over new ones. This client has no keep-alive of its own,
 // so it never notices.
 func TestRenewalOnForgottenConnections(t *testing.T) {
+	t.Parallel()
 	for name, addrs := range map[string][]string{
 		"server":  {testserver.SharedEtcd(t).Addr()},
 		"cluster": testserver.SharedEtcdCluster(t).Addrs(),

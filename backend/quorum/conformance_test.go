@@ -21,6 +21,7 @@ import (
 
 // Each backend has connections of its own to five independent stores. A cut connection reaches none.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{1, 5} {
 		t.Run(string(rune('0'+n)), func(t *testing.T) {
 			conform(t, n)

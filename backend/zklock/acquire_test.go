@@ -419,6 +419,7 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 
 // An attempt fails with ErrUnsent while connections are refused.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
+	t.Parallel()
 	srv := testserver.SharedZooKeeper(t)
 	for what, queue := range map[string]bool{"try": false, "wait": true} {
 		t.Run(what, func(t *testing.T) {

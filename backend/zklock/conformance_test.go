@@ -58,7 +58,10 @@ func TestLongConformanceOfAnEnsemble(t *testing.T) {
 
 // Requests, answers and connections are lost all the time. There is one holder at a time, fences
 // increase, and no nodes are left behind.
-func TestStorm(t *testing.T) { storms(t, 40) }
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	storms(t, 40)
+}
 
 func TestLongStorm(t *testing.T) {
 	t.Parallel()

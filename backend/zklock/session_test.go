@@ -185,6 +185,7 @@ func TestRenewManyLongNames(t *testing.T) {
 
 // A forced release succeeds although the session that deletes the nodes ends meanwhile.
 func TestForcedReleaseWhoseSessionEnds(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Counted} {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()

@@ -19,6 +19,7 @@ import (
 // The connections of the suite go to two servers in turn, each through a proxy of its own. Both servers have
 // connections of their own to one store.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	address := testserver.SharedRedis(t).URL()
 	direct := open(t, address)
 	conform(t, func() driver.Backend { return open(t, address) }, func(name string) bool {

@@ -15,6 +15,7 @@ import (
 
 // A server whose database refuses its user, by its login.
 func TestRefusedByTheDatabase(t *testing.T) {
+	t.Parallel()
 	for what, account := range map[string]func(t *testing.T) (address string, withdraw, restore func()){
 		"PostgreSQL": accountOfPostgres, "MariaDB": accountOfMariaDB,
 	} {

@@ -53,6 +53,7 @@ func guard(t testing.TB, b driver.Backend) *guarded {
 
 // A token that is withdrawn, and one that loses its rights, while a client runs: nothing ends for good.
 func TestRefusedByTheServer(t *testing.T) {
+	t.Parallel()
 	for what, withdraw := range map[string]func(*guarded){
 		"token":  func(g *guarded) { g.allow("another token", "lock") },
 		"rights": func(g *guarded) { g.allow(secret, "see") },
@@ -84,6 +85,7 @@ func TestRefusedByTheServer(t *testing.T) {
 
 // A server whose Redis refuses its user, by its rights or its login.
 func TestRefusedByTheStore(t *testing.T) {
+	t.Parallel()
 	for what, rules := range map[string]struct{ without, with []string }{
 		"rights": {[]string{"resetkeys", "-@all", "+ping", "+hello", "+auth", "+client"}, []string{"~*", "+@all"}},
 		"login":  {[]string{"off", "resetpass", ">another"}, []string{"on", "resetpass", ">pw"}},
