@@ -103,6 +103,15 @@ func (h *hold) left() driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.leftMode, TTL: h.requestedTTL()}
 }
 
+// trusted returns for how long a grant is trusted: without renewal for no longer than was
+// requested, also where the backend grants what is left of a session.
+func (s *spec) trusted(g driver.Grant) time.Duration {
+	if s.terms.Fixed {
+		return min(g.TTL, s.terms.TTL)
+	}
+	return g.TTL
+}
+
 // trusted reports whether the hold is held, as far as this process knows.
 func (h *hold) trusted() bool { return !h.gone.Load() && h.env.now() < h.life.Trust() }
 

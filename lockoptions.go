@@ -246,12 +246,3 @@ func checkName(name string) error {
 	}
 	return nil
 }
-
-// trusted returns for how long a grant is trusted: without renewal for no longer than was
-// requested, also where the backend grants what is left of a session.
-func (s *spec) trusted(g driver.Grant) time.Duration {
-	if s.terms.Fixed {
-		return min(g.TTL, s.terms.TTL)
-	}
-	return g.TTL
-}
