@@ -1,12 +1,9 @@
 package etcd
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +16,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
-	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop"
 	"github.com/distlock/distlock/interop/peers"
 )
 
@@ -83,7 +80,7 @@ func TestPeerDies(t *testing.T) {
 func TestDistlockDies(t *testing.T) {
 	eachPeer(t, func(t *testing.T, d *deployment, p peerKind) {
 		name := newName()
-		child := startChild(t, d, name)
+		child := interop.StartChild(t, d.url(), "holds", name)
 		w := peers.StartWaiter(t, p.open(t, d), name)
 		c := d.client(t)
 		awaitKeys(t, c, name, 2)
@@ -133,40 +130,9 @@ func createRevision(t *testing.T, c *clientv3.Client, key string) uint64 {
 	return uint64(r.Kvs[0].CreateRevision)
 }
 
-// A child is a process that holds a lock of distlock and is killed.
-const (
-	childEnv = "DISTLOCK_INTEROP_CHILD" // the URL
-	nameEnv  = "DISTLOCK_INTEROP_NAME"  // the lock
-)
-
-func startChild(t *testing.T, d *deployment, name string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+d.url(), nameEnv+"="+name)
-	cmd.Stderr = os.Stderr
-	out := must.Get(cmd.StdoutPipe())(t)
-	must.OK(t, testserver.Spawn(cmd))
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "holds\n" {
-		t.Fatalf("the child says %q, %v", line, err)
-	}
-	return cmd
-}
-
-// runChild holds a lock until the process is killed.
-func runChild(url, name string) {
-	if err := hold(context.Background(), url, name); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	fmt.Println("holds")
-	select {}
-}
-
-func hold(ctx context.Context, url, name string) error {
+// hold holds a lock, in a process that is killed.
+func hold(url, _, name string) error {
+	ctx := context.Background()
 	c, err := distlock.Open(ctx, url, &distlock.Options{TTL: crashTTL})
 	if err != nil {
 		return err

@@ -17,15 +17,14 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop"
 	"github.com/distlock/distlock/interop/peers"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
 
 func TestMain(m *testing.M) {
-	if url := os.Getenv(childEnv); url != "" {
-		runChild(url, os.Getenv(nameEnv))
-	}
+	interop.RunChild(hold)
 	// The tests mostly wait.
 	flag.Set("test.parallel", "16")
 	os.Exit(testserver.Run(m))
