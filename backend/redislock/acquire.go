@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
@@ -26,9 +25,6 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	b.markWorks()
 	b.releases.retried(r.Owner)
-	if err != nil && b.isSemaphore(ctx, r, err) {
-		return driver.Grant{}, b.fail("acquire", r.Name, fmt.Errorf("%w: this name is a semaphore", driver.ErrInvalid))
-	}
 	return g, err
 }
 
@@ -44,21 +40,6 @@ func (b *Backend) acquireFailed(ctx context.Context, r driver.Request, taken dri
 	b.abandoned.add(r.Owner, err)
 	// Nobody would see a wrong password of a new client if Lock just waited.
 	return b.fail("acquire", r.Name, redisconn.Final(err, b.works.Load()))
-}
-
-// isSemaphore reports whether what an attempt found held is a semaphore's counter, in a second round trip. Other programs
-// lock with numbers too, but only a semaphore has permits.
-func (b *Backend) isSemaphore(ctx context.Context, r driver.Request, err error) bool {
-	held := (*driver.HeldError)(nil)
-	if r.Mode != driver.Exclusive || !errors.As(err, &held) || len(held.Holders) != 1 {
-		return false
-	}
-	if _, err := strconv.ParseInt(held.Holders[0].Owner, 10, 64); err != nil {
-		return false
-	}
-	key := b.layout.Prefix + r.Name
-	reply, err := b.client.Do(ctx, key, []string{"EXISTS", layouts.PermitsKey(key)})
-	return err == nil && reply == int64(1)
 }
 
 // Acquire runs the script that acquires.
@@ -91,7 +72,7 @@ func (s *scripted) outcome(r driver.Request, reply any) (driver.Grant, error) {
 	}
 	left := redisconn.Integer(list[0])
 	value, ok := list[1].(string)
-	if !ok {
+	if _, _, shared := layouts.Shared(value); shared || !ok {
 		return driver.Grant{}, layouts.Held(left)
 	}
 	return driver.Grant{}, layouts.Held(left, s.layout.StringHolder(value, 0, left))

@@ -16,7 +16,10 @@ var update = flag.Bool("update", false, "write scripts/composed anew")
 
 // allScripts returns each script under the name of its file in scripts/composed.
 func allScripts() map[string]*script {
-	all := map[string]*script{"inspect": inspectScript, "list_strings": listStrings, "list_hashes": listHashes}
+	all := map[string]*script{
+		"string_inspect": inspectString, "redisson_inspect": inspectHashes,
+		"string_list": listStrings, "redisson_list_strings": listPermits, "redisson_list_hashes": listHashes,
+	}
 	add := func(name string, ofString, ofRedisson *script) {
 		if slices.Equal(ofString.parts, ofRedisson.parts) {
 			all[name] = ofString

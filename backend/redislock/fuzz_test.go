@@ -241,6 +241,8 @@ var fuzzCases = []fuzzCase{
 	{layout: Redisson, modes: []driver.Mode{driver.Counted}},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, fair: true},
 	{layout: Redisson, modes: []driver.Mode{driver.Exclusive}, fair: true},
+	{layout: String, modes: []driver.Mode{driver.Write, driver.Read}, fair: true},
+	{layout: String, modes: []driver.Mode{driver.Counted}, fair: true},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 3},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 2},
 }
@@ -345,7 +347,10 @@ var (
 	redissonMutex = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Exclusive}}
 	readWrite     = fuzzCase{layout: String, modes: []driver.Mode{driver.Write, driver.Read}}
 	fairMutex     = fuzzCase{layout: String, modes: []driver.Mode{driver.Exclusive}, fair: true}
+	fairReadWrite = fuzzCase{layout: String, modes: []driver.Mode{driver.Write, driver.Read}, fair: true}
+	javaReadWrite = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Write, driver.Read}}
 	semaphore     = fuzzCase{layout: String, modes: []driver.Mode{driver.Counted}}
+	javaSemaphore = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Counted}}
 )
 
 var fuzzMutants = map[string]fuzzMutant{
@@ -353,37 +358,58 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Exclusive, "call('HSET', KEYS[1], ARGV[1], 1)", "call('HINCRBY', KEYS[1], ARGV[1], 1)"},
 		{driver.Exclusive, "redis.call('DEL', KEYS[1], KEYS[2])", "if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 1 end redis.call('DEL', KEYS[1], KEYS[2])"},
 	}},
-	"a permit that is asked for again counts twice": {kind: semaphore, edits: []edit{
+	"a permit that is asked for again counts twice": {kind: javaSemaphore, edits: []edit{
 		{driver.Counted, "if not again then", "if true then"},
 	}},
+	"an owner is kept out by its own permit": {kind: semaphore, edits: []edit{
+		{driver.Counted, "local id = seen and regrant(seen)", "local id"},
+		{driver.Counted, "local id = value and regrant(value, left)", "local id"},
+	}},
+	"one permit too many": {kind: semaphore, edits: []edit{
+		{driver.Counted, "if not seen or count() < (limit", "if not seen or count() <= (limit"},
+	}},
 	"an owner is kept out by its own hold": {kind: stringMutex, edits: []edit{
-		{driver.Exclusive, "string.sub(value, 1, 37) == string.sub(ARGV[1], 1, 37)", "false"},
+		{driver.Exclusive, "local id = value and regrant(value, left)", "local id"},
 	}},
 	"a hold that is asked for again keeps its fence": {kind: stringMutex, edits: []edit{
-		{driver.Exclusive, "local id = fence(KEYS[#KEYS])\n", "local id = first ~= '' and string.sub(first, 2) or fence(KEYS[#KEYS])\n"},
+		{driver.Exclusive, "local id = fence(KEYS[#KEYS])\n", "local id = first and string.sub(first, 2) or fence(KEYS[#KEYS])\n"},
 	}},
 	"anybody's release frees the lock": {kind: stringMutex, edits: []edit{
 		{driver.Exclusive, "(string.sub(value, 1, 37) == ARGV[1] .. ' ' or value == ARGV[1])", "true"},
 	}},
-	"a downgrade keeps the write lock": {kind: readWrite, edits: []edit{
+	"a downgrade keeps the write lock": {kind: javaReadWrite, edits: []edit{
 		{driver.Read, "call('HDEL', KEYS[1], writer)", ""},
 	}},
-	"the first reader to leave takes the others along": {kind: readWrite, edits: []edit{
+	"a writer can't become a reader": {kind: readWrite, edits: []edit{
+		{driver.Read, "if kind == 'r' and string.sub(value, 1, 37)", "if false and string.sub(value, 1, 37)"},
+	}},
+	"the first of Java's readers to leave takes the others along": {kind: javaReadWrite, edits: []edit{
 		{driver.Write, "if call('HLEN', KEYS[1]) > 1 then", "if false then"},
 		{driver.Read, "if call('HLEN', KEYS[1]) > 1 then", "if false then"},
 	}},
-	"what an ended hold wrote for Inspect stays": {kind: readWrite, edits: []edit{
+	"the first reader to leave takes the others along": {kind: readWrite, edits: []edit{
+		{driver.Write, "if not last or", "if true or"},
+		{driver.Read, "if not last or", "if true or"},
+	}},
+	"the last reader leaves the lock behind": {kind: readWrite, edits: []edit{
+		{driver.Write, "redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])", ""},
+		{driver.Read, "redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])", ""},
+	}},
+	"what an ended hold wrote for Inspect stays": {kind: javaReadWrite, edits: []edit{
 		{driver.Write, "call('DEL', KEYS[2])", ""},
 		{driver.Read, "call('DEL', KEYS[2])", ""},
 	}},
 	"an attempt passes the first place": {kind: fairMutex, edits: []edit{
-		{driver.Exclusive, "left == -2 and (not first or first == who)", "left == -2"},
+		{driver.Exclusive, "if admits(place, held, room) then", "if not held then"},
+	}},
+	"a reader passes a writer in the queue": {kind: fairReadWrite, edits: []edit{
+		{driver.Read, "if admits(place, held, room) then", "if not held or held == kind then"},
 	}},
 	"who asks again goes to the end of the queue": {kind: fairMutex, edits: []edit{
-		{driver.Exclusive, "if not ends and not (scores and redis.call('ZSCORE', scores, who)) then\n    redis.call('RPUSH'", "redis.call('LREM', queue, 0, who)\n  if true then\n    redis.call('RPUSH'"},
+		{driver.Exclusive, "if not ends then\n    redis.call('RPUSH'", "redis.call('LREM', queue, 0, who)\n  if true then\n    redis.call('RPUSH'"},
 	}},
-	"who gives up keeps its ticket in the queue": {kind: fairMutex, edits: []edit{
-		{driver.Exclusive, "local left = leave(who)", "local left = redis.call('ZSCORE', tickets, who)"},
+	"who gives up keeps its place in the queue": {kind: fairMutex, edits: []edit{
+		{driver.Exclusive, "      leave(who)\n      wake", "      wake"},
 	}},
 	"a release is repeated in secret":  {kind: stringMutex, wrap: func(b *Backend) fuzzed { return repeater{b} }},
 	"no answer to a renewal is a loss": {kind: stringMutex, wrap: func(b *Backend) fuzzed { return pessimist{b} }},

@@ -38,16 +38,19 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 
 // Read runs the script that inspects.
 func (s *scripted) Read(ctx context.Context, key string) (layouts.Snapshot, error) {
-	c := newCommand(append(append(words(usualWords), key, layouts.PermitsKey(key)), s.layout.QueueKeys(key)...))
-	c.words = append(c.words, layouts.Tagged(key))
-	reply, err := s.run(ctx, inspectScript, c)
+	sc, c := inspectString, newCommand(s.layout.Mode(driver.Read).Keys(words(usualWords), key, ""))
+	if s.layout.Redisson {
+		sc, c = inspectHashes, newCommand(append(append(words(usualWords), key, layouts.PermitsKey(key)), s.layout.QueueKeys(key)...))
+		c.words = append(c.words, layouts.Tagged(key))
+	}
+	reply, err := s.run(ctx, sc, c)
 	if err != nil {
 		return layouts.Snapshot{}, faultOf(key, err)
 	}
-	return readSnapshot(reply)
+	return readSnapshot(s.layout, reply)
 }
 
-func readSnapshot(reply any) (layouts.Snapshot, error) {
+func readSnapshot(l *layouts.Layout, reply any) (layouts.Snapshot, error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != 6 {
 		return layouts.Snapshot{}, redisconn.ErrUnexpected
@@ -65,7 +68,7 @@ func readSnapshot(reply any) (layouts.Snapshot, error) {
 	waiters, _ := list[5].([]any)
 	for _, w := range waiters {
 		if w, ok := w.([]any); ok && len(w) == 2 {
-			seen.Waiters = append(seen.Waiters, layouts.Waiter(redisconn.Text(w[0]), redisconn.Integer(w[1])))
+			seen.Waiters = append(seen.Waiters, l.Waiter(redisconn.Text(w[0]), redisconn.Integer(w[1])))
 		}
 	}
 	return seen, nil
@@ -114,7 +117,7 @@ type keyScan struct{ pattern, kind, cursor string }
 func (b *Backend) keyScans(prefix string) []*keyScan {
 	pattern := glob(b.layout.Prefix+prefix) + "*"
 	all := []*keyScan{{pattern, "string", "0"}, {b.layout.QueuePrefix + "*", "list", "0"}}
-	if b.caps.Modes.Has(driver.Write) {
+	if b.layout.Redisson {
 		all = append(all, &keyScan{pattern, "hash", "0"})
 	}
 	return all
@@ -202,16 +205,17 @@ const listChunk = 250
 // Locks runs the script for keys of this type, which answers a 1 for each lock.
 func (s *scripted) Locks(ctx context.Context, kind string, keys []string) (held []string, err error) {
 	for some := range slices.Chunk(keys, listChunk) {
-		sc, keys, plain := listHashes, append(words(2*len(some)+1), some...), s.layout.Redisson
-		if kind == "string" {
-			sc, plain = listStrings, !s.layout.Redisson
+		sc, keys := listStrings, append(words(2*len(some)), some...)
+		switch {
+		case kind == "hash":
+			sc = listHashes
+		case s.layout.Redisson:
+			sc = listPermits
 			for _, key := range some {
 				keys = append(keys, layouts.PermitsKey(key))
 			}
 		}
-		c := newCommand(keys)
-		c.words = append(c.words, layouts.Bit(plain))
-		reply, err := s.run(ctx, sc, c)
+		reply, err := s.run(ctx, sc, newCommand(keys))
 		if err != nil {
 			return nil, err
 		}

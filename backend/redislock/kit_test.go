@@ -278,6 +278,19 @@ func (m *messages) next(channel, payload string) {
 	}
 }
 
+// holdersKey is the key of who holds a name, in the layout "string".
+func holdersKey(name string) string {
+	return layouts.String("", false).Mode(driver.Read).Keys(nil, name, "")[1]
+}
+
+// placeOf is how r's place in the queue is written.
+func placeOf(b *Backend, r driver.Request) string {
+	if b.layout.Redisson {
+		return layouts.Field(r.Owner)
+	}
+	return r.Owner + map[driver.Mode]string{driver.Write: "w", driver.Read: "r", driver.Counted: fmt.Sprint("p", r.Limit)}[r.Mode]
+}
+
 // serverOf is the server of a backend that has one.
 func serverOf(b *Backend) redisconn.Server {
 	s, err := b.client.At(context.Background(), "")

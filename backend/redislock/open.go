@@ -474,8 +474,8 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 	b := &Backend{client: c, pubsub: redisconn.NewPubSub(mode), caps: driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
 		Fence: true, Floor: true, Downgrade: true, Detached: true,
-		Queueing: driver.QueueOnRequest, QueuedModes: driver.Modes(driver.Exclusive),
-		MinTTL: 10 * time.Millisecond,
+		Queueing: driver.QueueOnRequest,
+		MinTTL:   10 * time.Millisecond,
 	}}
 	b.subscriptions = redisconn.NewSubscriptions(c, b.pubsub)
 	b.releases = newReleaseNotifier(b.subscriptions)
@@ -487,6 +487,9 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 	}
 	if b.layout, err = newLayout(opts, c.Strict()); err != nil {
 		return nil, err
+	}
+	if b.layout.Redisson {
+		b.caps.QueuedModes = driver.Modes(driver.Exclusive)
 	}
 	switch {
 	case opts.Scripts == ScriptsOff:
@@ -531,6 +534,6 @@ func (b *Backend) withoutScripts() error {
 	}
 	b.storage = scriptless.New(b.client, b.pubsub, b.layout)
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
-	b.caps.Queueing, b.caps.QueuedModes = driver.QueueNever, 0
+	b.caps.Queueing = driver.QueueNever
 	return nil
 }

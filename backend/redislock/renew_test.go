@@ -44,11 +44,14 @@ func serverTime(t *testing.T, c *redis.Client, sc *script, run command) time.Tim
 // the member of a sorted set does not.
 func endOf(t *testing.T, c *redis.Client, r driver.Request) time.Time {
 	t.Helper()
-	key := r.Name
-	switch r.Mode {
-	case driver.Counted:
+	key, kind := r.Name, c.Type(t.Context(), r.Name).Val()
+	switch {
+	case r.Mode.Alone():
+	case c.Exists(t.Context(), holdersKey(r.Name)).Val() > 0:
+		return scoreOf(t, c, holdersKey(r.Name), r.Owner)
+	case r.Mode == driver.Counted:
 		return scoreOf(t, c, layouts.PermitsKey(r.Name), layouts.PermitID(r.Owner))
-	case driver.Read:
+	case kind == "hash":
 		key = layouts.ReaderKey(r.Name, r.Owner)
 	}
 	ms, err := c.Do(t.Context(), "PEXPIRETIME", key).Int64()
@@ -91,10 +94,15 @@ func TestLivesAreRoundedUp(t *testing.T) {
 				if mode != driver.Exclusive {
 					continue
 				}
-				next := request(r.Name, mode)
-				next.Queue = true
-				asked = serverTime(t, c, s.scripts[mode].acquire, s.acquiring(next))
-				wantLife(t, "place", asked, scoreOf(t, c, b.layout.QueueKeys(r.Name)[1], b.layout.Mode(mode).Field(next.Owner)), next.TTL)
+				for waits := driver.Exclusive; waits <= driver.Counted; waits++ {
+					if b.Caps().QueueingOf(waits) == driver.QueueNever {
+						continue
+					}
+					next := request(r.Name, waits)
+					next.Queue = true
+					asked = serverTime(t, c, s.scripts[waits].acquire, s.acquiring(next))
+					wantLife(t, "place", asked, scoreOf(t, c, b.layout.QueueKeys(r.Name)[1], placeOf(b, next)), next.TTL)
+				}
 			}
 		}
 	})

@@ -63,15 +63,14 @@ type modeScripts struct{ acquire, renew, release *script }
 // The tables are made by the first backend that needs them, and not by each program that links this package.
 
 var stringScripts = sync.OnceValue(func() *[driver.Counted + 1]modeScripts {
+	alone := compose("fence_stream", "string_take_free", "ask", "publish", "foreign", "line", "string_take")
+	shared := compose("fence_stream", "shared_take_free", "ask", "publish", "foreign", "line", "string_take")
+	release := compose("ask", "publish", "string_release_alone", "lost", "line", "string_release")
 	return &[...]modeScripts{
-		driver.Exclusive: {
-			acquire: compose("fence_stream", "string_take_free", "foreign", "queue", "enqueue", "string_take"),
-			renew:   compose("fence_stream", "ask", "lost", "keep", "string_keep"),
-			release: compose("ask", "publish", "string_release_alone", "lost", "queue", "dequeue", "string_release"),
-		},
-		driver.Write:   writeScripts("fence_stream"),
-		driver.Read:    readScripts("fence_stream"),
-		driver.Counted: countedScripts("fence_stream"),
+		driver.Exclusive: {alone, compose("fence_stream", "ask", "lost", "keep", "string_keep"), release},
+		driver.Write:     {alone, compose("fence_stream", "ask", "lost", "keep", "string_keep"), release},
+		driver.Read:      {shared, compose("fence_stream", "ask", "lost", "keep", "shared_keep"), release},
+		driver.Counted:   {shared, compose("fence_stream", "ask", "lost", "keep", "shared_keep"), release},
 	}
 })
 
@@ -82,39 +81,29 @@ var redissonScripts = sync.OnceValue(func() *[driver.Counted + 1]modeScripts {
 			renew:   compose("fence_token", "ask", "lost", "keep", "hash_keep"),
 			release: compose("ask", "lost", "publish", "queue", "dequeue", "hash_release"),
 		},
-		driver.Write:   writeScripts("fence_token"),
-		driver.Read:    readScripts("fence_token"),
-		driver.Counted: countedScripts("fence_token"),
+		driver.Write: {
+			acquire: compose("fence_token", "hold", "foreign", "write_take"),
+			renew:   compose("fence_token", "ask", "lost", "keep", "hash_keep"),
+			release: compose("ask", "lost", "publish", "readers", "rw_release"),
+		},
+		driver.Read: {
+			acquire: compose("fence_token", "hold", "foreign", "publish", "read_take"),
+			renew:   compose("fence_token", "ask", "lost", "keep", "read_keep"),
+			release: compose("ask", "lost", "publish", "readers", "rw_release"),
+		},
+		driver.Counted: {
+			acquire: compose("fence_token", "hold", "foreign", "publish", "permit", "permit_take"),
+			renew:   compose("fence_token", "ask", "lost", "keep", "permit", "permit_keep"),
+			release: compose("ask", "lost", "publish", "permit", "permit_release"),
+		},
 	}
 })
 
-func writeScripts(fences string) modeScripts {
-	return modeScripts{
-		acquire: compose(fences, "hold", "foreign", "write_take"),
-		renew:   compose(fences, "ask", "lost", "keep", "hash_keep"),
-		release: compose("ask", "lost", "publish", "readers", "rw_release"),
-	}
-}
-
-func readScripts(fences string) modeScripts {
-	return modeScripts{
-		acquire: compose(fences, "hold", "foreign", "publish", "read_take"),
-		renew:   compose(fences, "ask", "lost", "keep", "read_keep"),
-		release: compose("ask", "lost", "publish", "readers", "rw_release"),
-	}
-}
-
-func countedScripts(fences string) modeScripts {
-	return modeScripts{
-		acquire: compose(fences, "hold", "foreign", "publish", "permit", "permit_take"),
-		renew:   compose(fences, "ask", "lost", "keep", "permit", "permit_keep"),
-		release: compose("ask", "lost", "publish", "permit", "permit_release"),
-	}
-}
-
 var (
-	inspectScript = compose("foreign", "inspect")
+	inspectString = compose("foreign", "string_inspect")
+	inspectHashes = compose("foreign", "hash_inspect")
 	listStrings   = compose("foreign", "list_strings")
+	listPermits   = compose("list_permits")
 	listHashes    = compose("foreign", "list_hashes")
 )
 

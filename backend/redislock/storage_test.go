@@ -187,27 +187,19 @@ func TestPermitWithoutEnd(t *testing.T) {
 	}
 }
 
-// A permit keeps a mutex of that name out, with an error that says so; a caller that locks with a number
-// is another client's mutex.
+// A permit of Redisson's keeps a mutex of that name out, with an error that says so.
 func TestSemaphoreIsNoMutex(t *testing.T) {
-	srv := testserver.SharedRedis(t)
-	c := raw(t, srv.Addr())
-	for _, o := range []Options{{}, {Scripts: ScriptsOff}, {Layout: Redisson}} {
-		counted := request("", driver.Counted)
-		acquire(t, openOwn(t, srv.Addr(), Options{Layout: o.Layout}), counted)
-		b := openOwn(t, srv.Addr(), o)
-		for _, queue := range []bool{false, b.Caps().Queueing != driver.QueueNever} {
-			mutex := request(counted.Name, driver.Exclusive)
-			mutex.Queue = queue
-			err := refused(t, b, mutex, driver.ErrInvalid)
-			if re, is := redisconn.AsReply(err); is && strings.Contains(err.Error(), re.Text) {
-				t.Errorf("%+v: %v: Redis' own words are of no use", o, err)
-			}
+	b := openOwn(t, testserver.SharedRedis(t).Addr(), Options{Layout: Redisson})
+	counted := request("", driver.Counted)
+	acquire(t, b, counted)
+	for _, queue := range []bool{false, true} {
+		mutex := request(counted.Name, driver.Exclusive)
+		mutex.Queue = queue
+		err := refused(t, b, mutex, driver.ErrInvalid)
+		if re, is := redisconn.AsReply(err); is && strings.Contains(err.Error(), re.Text) {
+			t.Errorf("%v: Redis' own words are of no use", err)
 		}
 	}
-	number := request("", driver.Exclusive)
-	c.Set(t.Context(), number.Name, "1", time.Minute)
-	refused(t, openOwn(t, srv.Addr(), Options{}), number, driver.ErrHeld)
 }
 
 // A release wakes the first of Java's fair waiters that is alive.
@@ -262,22 +254,6 @@ func TestHoldOfAnotherTypeIsLost(t *testing.T) {
 		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%v: release: %v, want ErrLost", m, err)
 		}
-	}
-}
-
-// A counter that was deleted or evicted does not shorten the permits that are held.
-func TestPermitsOutliveTheirCounter(t *testing.T) {
-	srv := testserver.SharedRedis(t)
-	b := openOwn(t, srv.Addr(), Options{})
-	c := raw(t, srv.Addr())
-	long := request("", driver.Counted)
-	acquire(t, b, long)
-	c.Del(t.Context(), long.Name)
-	short := request(long.Name, driver.Counted)
-	short.TTL = 50 * time.Millisecond
-	acquire(t, b, short)
-	if left := c.PTTL(t.Context(), layouts.PermitsKey(long.Name)).Val(); left < long.TTL/2 {
-		t.Errorf("the permits end in %v, want %v", left, long.TTL)
 	}
 }
 

@@ -1,5 +1,4 @@
 -- Answers a 1 for each of these hashes that is a held lock, and a 0 for the others. KEYS: the names.
--- ARGV: whether RLocks count.
 local answer = {}
 for i, key in ipairs(KEYS) do
   local mode = redis.pcall('HGET', key, 'mode')
@@ -7,7 +6,7 @@ for i, key in ipairs(KEYS) do
   if type(mode) == 'string' then
     isLock = isMode(mode, redis.call('PTTL', key))
   elseif not mode then
-    isLock = ARGV[1] == '1' and isHeld(key)
+    isLock = isHeld(key)
   end
   answer[i] = isLock and '1' or '0'
 end

@@ -1,5 +1,4 @@
--- A permit. KEYS: name, hold, permits. ARGV: permit id, channel, whether the semaphore
--- stays when no client holds a permit.
+-- A permit. KEYS: name, hold, permits. ARGV: permit id, channel.
 local call = redis.call
 local ends = ask('ZSCORE', KEYS[3], ARGV[1])
 if not ends then
@@ -10,9 +9,6 @@ call('DEL', KEYS[2])
 local free = 1
 if call('EXISTS', KEYS[1]) == 1 then
   free = call('INCR', KEYS[1])
-  if ARGV[3] ~= '1' and call('EXISTS', KEYS[3]) == 0 and call('PTTL', KEYS[1]) >= 0 then
-    call('DEL', KEYS[1])
-  end
 end
 if free > 0 then
   publish(ARGV[2], free)

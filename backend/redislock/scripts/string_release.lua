@@ -1,7 +1,46 @@
--- There is a queue, or nothing was held.
-queue, tickets = KEYS[2], KEYS[3]
-if not held then
-  return quit(ARGV[1], KEYS[1], ARGV[2])
+-- There is a queue, or nothing was held alone.
+if held then
+  wake(ARGV[2])
+  return 1
 end
-freed(ARGV[2])
-return 1
+
+local kind, room = sharing(value)
+local ends = room and room > 0 and #KEYS == 5 and ask('ZSCORE', KEYS[2], ARGV[1])
+if ends then
+  local now = clock()
+  redis.call('ZREM', KEYS[2], ARGV[1])
+  redis.call('HDEL', KEYS[3], ARGV[1])
+  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+  if not last or tonumber(last) <= now then
+    redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+    wake(ARGV[2])
+  else
+    if tonumber(ends) > tonumber(last) then
+      for at = 1, 3 do
+        redis.call('PEXPIREAT', KEYS[at], last)
+      end
+    end
+    if kind ~= 'r' then
+      wake(ARGV[2], kind, room - redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf'))
+    end
+  end
+  -- One whose end had passed goes too, but its holder had lost it.
+  return tonumber(ends) > now and 1 or 0
+end
+
+-- A place, of whatever kind. It may have kept others out. Who repeats a release, or has deleted the lock without a
+-- script, may owe the first waiter a message.
+if ask('LINDEX', queue, 0) then
+  sweep(clock())
+  for _, who in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+    if string.sub(who, 1, 36) == ARGV[1] then
+      leave(who)
+      wake(ARGV[2], kind, room)
+      return 1
+    end
+  end
+  if not value then
+    wake(ARGV[2])
+  end
+end
+return lost(KEYS[1])

@@ -1,24 +1,98 @@
 -- A lock that is held, or waited for.
-local call = redis.call
-queue, tickets = KEYS[2], KEYS[3]
-local first, ttl = '', ARGV[2]
+
+-- admits reports whether who may hold beside room more of the kind held: all before it are of its kind, and fewer
+-- than may hold.
+local function admits(who, held, room)
+  if held and (held ~= kind or room < 1) then
+    return false
+  end
+  room = held and room or roomOf(kind)
+  local at, page = 0, 1 -- most often the first place tells
+  while true do
+    local some = redis.call('LRANGE', queue, at, at + page - 1)
+    for _, other in ipairs(some) do
+      room = room - 1
+      if other == who then
+        return true
+      elseif kindOf(other) ~= kind or room < 1 then
+        return false
+      end
+    end
+    if #some < page then
+      return true
+    end
+    at, page = at + page, 64
+  end
+end
+
+-- enqueue gives who the last place, or extends the place that it has. The keys end with the last place.
+local function enqueue(who, first, ttl, now)
+  local ends = first and redis.call('ZSCORE', tickets, who)
+  if not ends then
+    redis.call('RPUSH', queue, who)
+  end
+  -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
+  -- one for longer.
+  local last = math.max(ttl + 1, (ends or 0) - now)
+  redis.call('ZADD', tickets, now + last, who)
+  for _, key in ipairs({queue, tickets}) do
+    if not first or redis.call('PTTL', key) < last then
+      redis.call('PEXPIRE', key, last)
+    end
+  end
+end
+
 local value, other = read('GET', KEYS[1])
 if other then
   return other
 end
-if value and string.sub(value, 1, 37) == string.sub(ARGV[1], 1, 37) then
-  first = string.match(value, '[^ ,]*$')
-  first = string.find(first, '^%-') and '' or ',' .. first
-  ttl = math.max(ttl, call('PTTL', KEYS[1]))
-  sweep(clock())
-else
-  local left = value and call('PTTL', KEYS[1]) or -2
-  if value and not isLockString(value, left) then
-    return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
+local left = value and redis.call('PTTL', KEYS[1]) or -2
+local held, room = sharing(value)
+local id = value and regrant(value, left)
+if id then
+  if held == 'x' and kind == 'r' then
+    wake(ARGV[5], 'r', math.huge) -- last, since the user may not have the right to
   end
-  left = refuse(owner, left, ARGV[3] == '1', tonumber(ARGV[2]))
-  if left then
-    return {left, value}
+  return id
+end
+if value and not isLockString(value, left) then
+  return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
+end
+if held and held ~= kind and string.find(held .. kind, '^p%d+p') then
+  return redis.error_reply('INVALID this semaphore has ' .. string.sub(held, 2) .. ' permits')
+end
+local now = clock()
+if held and string.sub(held, 1, 1) == 'p' then
+  room = holders and room - count() or 0
+  if held == kind and left >= 0 then
+    left = (redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or now + left) - now
   end
 end
-return set(first, ttl)
+local first, ends = sweep(now)
+if admits(place, held, room) then
+  local queued = leave(place)
+  id = grant(value)
+  local more = queued and kind ~= 'x' and redis.call('LLEN', queue)
+  if more == 0 then
+    publish(ARGV[5], '0') -- one without a place may follow
+  elseif more and more >= window then
+    local next = ready(kind, window, now)[window]
+    if next then
+      notify(ARGV[5], next) -- that many were notified when this one was
+    end
+  end
+  return id
+end
+for _, who in ipairs(ready(held, room, now)) do
+  if redis.call('ZSCORE', tickets, who) - now > turnLife then
+    redis.call('ZADD', tickets, now + turnLife, who)
+    ends = who == first and now + turnLife or ends
+  end
+end
+if ARGV[3] == '1' then
+  enqueue(place, first, tonumber(ARGV[2]), now)
+end
+if first and first ~= place and (left < 0 or ends - now < left) then
+  left = ends - now
+end
+return {left, value}

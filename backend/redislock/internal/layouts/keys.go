@@ -14,7 +14,7 @@ import (
 // Java, and the guards of package fenceredis. A lock with such a name could be a key
 // of another lock.
 var reservedStarts = []string{
-	ownQueuePrefix, ticketsPrefix, javaQueuePrefix, javaTimeoutPrefix, tokenPrefix,
+	ownQueuePrefix, ticketsPrefix, holdersPrefix, notesPrefix, javaQueuePrefix, javaTimeoutPrefix, tokenPrefix,
 	"redisson_unlock_latch:", "distlock_guard:",
 }
 
@@ -132,30 +132,32 @@ func TokenKey(name string) string { return tokenPrefix + Tagged(name) }
 // ProbeKey returns a key that never exists.
 func ProbeKey(name string) string { return Tagged(name) + probeSuffix }
 
-// PermitsKey returns the key of a semaphore's permits. {a} and a have different keys: the
-// layout "string" has both.
-func PermitsKey(name string) string {
-	if _, ok := Braced(name); ok {
-		return name + holdSuffix + permitsSuffix
-	}
-	return Tagged(name) + permitsSuffix
-}
+// PermitsKey returns the key of a semaphore's permits.
+func PermitsKey(name string) string { return Tagged(name) + permitsSuffix }
 
 // ReaderKey returns the key that lives as long as a reader's hold.
 func ReaderKey(name, owner string) string {
 	return Tagged(name) + ":" + Field(owner) + readerSuffix + "1"
 }
 
-// ownQueue returns the keys of a queue that is ours alone. Unlike in Java, different names
-// have different queues: "a" and "{a}" too.
-func ownQueue(name string) (queue, tickets string) {
-	before, after := "{", "}"
+// ownKey returns a key of the layout "string" beside a lock. Unlike in Java, different names have different keys: "a" and
+// "{a}" too.
+func ownKey(prefix, name string) string {
 	if strings.ContainsRune(name, '{') {
-		before, after = ":", ""
+		return prefix + ":" + name
 	}
-	both := ownQueuePrefix + before + name + after + ticketsPrefix + before + name + after
-	at := len(ownQueuePrefix) + len(before) + len(name) + len(after)
-	return both[:at], both[at:]
+	return prefix + "{" + name + "}"
+}
+
+// ownQueue returns the keys of a queue that is ours alone.
+func ownQueue(name string) (queue, tickets string) {
+	return ownKey(ownQueuePrefix, name), ownKey(ticketsPrefix, name)
+}
+
+// sharedKeys appends the keys of a lock that readers or permits may hold: its name, who they are, their notes, and the queue.
+func sharedKeys(to []string, name string) []string {
+	queue, tickets := ownQueue(name)
+	return append(to, name, ownKey(holdersPrefix, name), ownKey(notesPrefix, name), queue, tickets)
 }
 
 // The keys beside a lock begin or end so. No lock has such a name: see Reserved.
@@ -165,6 +167,8 @@ const (
 	tokenPrefix       = "redisson_lock_token:"
 	ownQueuePrefix    = "distlock_line:"
 	ticketsPrefix     = "distlock_places:"
+	holdersPrefix     = "distlock_holders:"
+	notesPrefix       = "distlock_notes:"
 
 	permitsSuffix = ":timeout"
 	holdSuffix    = ":distlock"
@@ -186,7 +190,7 @@ func (l *Layout) QueueName(key string) (string, bool) {
 	return n, ok
 }
 
-// FreeChannel returns the channel of an exclusive lock of the layout "string".
+// FreeChannel returns the channel of a lock of the layout "string".
 func FreeChannel(name string) string {
 	if strings.ContainsRune(name, '{') {
 		return "distlock_free:" + name

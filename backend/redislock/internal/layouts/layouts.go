@@ -3,6 +3,7 @@
 package layouts
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
@@ -17,7 +18,7 @@ type Layout struct {
 	// Span is how many fences each number of the counter stands for.
 	Span uint64
 
-	// QueuePrefix begins the key of an exclusive lock's queue.
+	// QueuePrefix begins the key of a queue.
 	QueuePrefix string
 
 	strict bool // a script may have keys of one slot only
@@ -60,11 +61,11 @@ const fencesPerGrant = 1024
 // maxHandoffs is how many of them a grant has for hand-off.
 const maxHandoffs = fencesPerGrant / 2
 
-// String writes an exclusive lock as SET name value NX PX does: a string, whose value
-// begins with the Owner.
+// String writes a lock as SET name value NX PX does: a string, whose value begins with the Owner. Readers and permits
+// have a marker in its place, and are kept beside it.
 func String(prefix string, strict bool) *Layout {
 	l := &Layout{Prefix: prefix, Span: fencesPerGrant, QueuePrefix: ownQueuePrefix, strict: strict}
-	l.modes[driver.Exclusive] = &Mode{
+	exclusive := Mode{
 		Field:        plain,
 		RenewalField: plain,
 		Keys: func(to []string, key, _ string) []string {
@@ -74,7 +75,7 @@ func String(prefix string, strict bool) *Layout {
 		RenewalKeys: 1,
 		WritesFence: true,
 		AcquireArgs: func(to []string, _, note string, r driver.Request) []string {
-			// The note is the value, and begins with all that the script needs.
+			// The note begins with the Owner.
 			return append(to, note, Millis(r.TTL), Bit(r.Queue))
 		},
 		ReleaseArgs: noArgs,
@@ -82,8 +83,22 @@ func String(prefix string, strict bool) *Layout {
 		Wakes:       wakeOne,
 		Span:        maxHandoffs,
 	}
-	l.addReadWrite()
-	l.addCounted()
+	write := exclusive
+	write.Keys = func(to []string, key, _ string) []string { return sharedKeys(to, key) } // it may have become a reader
+	write.AcquireArgs = func(to []string, key, note string, r driver.Request) []string {
+		return append(exclusive.AcquireArgs(to, key, note, r), "w")
+	}
+	read := write
+	read.RenewalKeys, read.WritesFence, read.Span, read.Wakes = 3, false, 1, func(string) int { return wakeAll }
+	read.AcquireArgs = func(to []string, key, note string, r driver.Request) []string {
+		return append(exclusive.AcquireArgs(to, key, note, r), "r", FreeChannel(key))
+	}
+	counted := read
+	counted.Wakes = func(message string) int { return cmp.Or(wakePermits(message), wakeAll) }
+	counted.AcquireArgs = func(to []string, key, note string, r driver.Request) []string {
+		return append(exclusive.AcquireArgs(to, key, note, r), "p"+strconv.Itoa(r.Limit), FreeChannel(key))
+	}
+	l.modes = [...]*Mode{driver.Exclusive: &exclusive, driver.Write: &write, driver.Read: &read, driver.Counted: &counted}
 	return l
 }
 
@@ -114,7 +129,7 @@ func Redisson(prefix string, strict bool) *Layout {
 	return l
 }
 
-// addReadWrite adds Redisson's RReadWriteLock, which both layouts have.
+// addReadWrite adds RReadWriteLock.
 func (l *Layout) addReadWrite() {
 	write := &Mode{
 		Field:        Field,
@@ -139,13 +154,9 @@ func (l *Layout) addReadWrite() {
 	l.modes[driver.Write], l.modes[driver.Read] = write, &read
 }
 
-// addCounted adds Redisson's RPermitExpirableSemaphore, which both layouts have.
-//
-// In Java a semaphore is made once (trySetPermits) and stays until it is deleted: a
-// Java waiter whose semaphore is gone waits for ever. So it stays in the layout "redisson".
-// In the layout "string" it ends with its last permit.
+// addCounted adds RPermitExpirableSemaphore. In Java it is made once (trySetPermits) and stays until it is deleted: a
+// Java waiter whose semaphore is gone waits for ever.
 func (l *Layout) addCounted() {
-	stays := Bit(l.Redisson)
 	l.modes[driver.Counted] = &Mode{
 		Field:        PermitID,
 		RenewalField: PermitID,
@@ -154,9 +165,9 @@ func (l *Layout) addCounted() {
 		},
 		RenewalKeys: 3,
 		AcquireArgs: func(to []string, key, note string, r driver.Request) []string {
-			return append(to, PermitID(r.Owner), Millis(r.TTL), note, PermitsChannel(key), strconv.Itoa(r.Limit), stays)
+			return append(to, PermitID(r.Owner), Millis(r.TTL), note, PermitsChannel(key), strconv.Itoa(r.Limit))
 		},
-		ReleaseArgs: func(to []string, _ string) []string { return append(to, stays) },
+		ReleaseArgs: noArgs,
 		Channel:     PermitsChannel,
 		Wakes:       wakePermits,
 		Span:        1,
@@ -188,7 +199,7 @@ func slotCounter(prefix, name string) string {
 	return prefix + counterName + ":{" + redisconn.SlotTags()[redisconn.SlotOf(prefix+name)] + "}"
 }
 
-// QueueKeys returns the keys of the queue of an exclusive lock: the queue itself, the ends of our waiters' tickets, and in the
+// QueueKeys returns the keys of the queue of a lock: the queue itself, the ends of our waiters' tickets, and in the
 // layout "redisson" the ends of Java's.
 func (l *Layout) QueueKeys(key string) []string {
 	if l.Redisson {
@@ -231,7 +242,7 @@ func wakeOne(message string) int {
 	return 1
 }
 
-// wakePermits reads Redisson's message on a semaphore's channel: the number of free permits.
+// wakePermits reads a message about a semaphore: the number of free permits.
 func wakePermits(message string) int {
 	n, err := strconv.Atoi(message)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // Snapshot is what Redis keeps under a name.
 type Snapshot struct {
-	Kind    string        // the key's type, or "semaphore"
+	Kind    string        // the key's type, or "semaphore" in the layout "redisson"
 	Now     time.Duration // since 1970, by the server's clock
 	Left    int64         // ms, of the key
 	Value   string
@@ -30,8 +30,25 @@ type Written struct {
 }
 
 // Waiter returns a waiter of a queue, whose ticket ends in left ms.
-func Waiter(written string, left int64) driver.Holder {
-	return driver.Holder{Owner: OwnerOf(written), Mode: driver.Exclusive, Held: -1, Left: LifeLeft(left)}
+func (l *Layout) Waiter(written string, left int64) driver.Holder {
+	h := driver.Holder{Owner: OwnerOf(written), Mode: driver.Exclusive, Held: -1, Left: LifeLeft(left)}
+	if !l.Redisson && len(written) > OwnerLen {
+		h.Owner, h.Mode = written[:OwnerLen], placeModes[written[OwnerLen]]
+	}
+	return h
+}
+
+// placeModes are the modes of the waiters of the layout "string", whose letters stand behind the Owner.
+var placeModes = map[byte]driver.Mode{'w': driver.Write, 'r': driver.Read, 'p': driver.Counted}
+
+// Shared reads the marker of a lock that is held by readers or permits: false for any other string.
+func Shared(value string) (mode driver.Mode, limit int, ok bool) {
+	if value == "shared read" {
+		return driver.Read, 0, true
+	}
+	number, ok := strings.CutPrefix(value, "shared permits ")
+	limit, err := strconv.Atoi(number)
+	return driver.Counted, limit, ok && err == nil
 }
 
 // Info describes a lock; nil if s is no lock of this layout. Locks of other libraries are locks too.
@@ -42,8 +59,12 @@ func (l *Layout) Info(name string, s Snapshot) *driver.Info {
 	info := &driver.Info{Name: name, WaiterCount: -1}
 	switch s.Kind {
 	case "string":
-		if !l.Redisson { // otherwise the free permits of a semaphore without holders
-			info.Mode, info.Holders = driver.Exclusive, []driver.Holder{l.StringHolder(s.Value, s.Now, s.Left)}
+		if mode, limit, ok := Shared(s.Value); ok {
+			info.Mode, info.Limit = mode, limit
+			l.showShared(info, s)
+		} else if !l.Redisson { // otherwise the free permits of a semaphore without holders
+			h := l.StringHolder(s.Value, s.Now, s.Left)
+			info.Mode, info.Holders = h.Mode, []driver.Holder{h}
 		}
 	case "semaphore":
 		l.showSemaphore(info, s)
@@ -64,8 +85,7 @@ func (l *Layout) isLock(s Snapshot) bool {
 		_, err := strconv.Atoi(s.Value)
 		return !l.Redisson && IsLockString(s.Value, s.Left) || l.Redisson && err == nil && s.Left == -1 // free permits
 	case "hash":
-		return (s.Value == "read" || s.Value == "write") && s.Left != -1 ||
-			l.Redisson && s.Value == "" && len(s.Holders) == 1 && fieldForm().MatchString(s.Holders[0].Name)
+		return l.Redisson && ((s.Value == "read" || s.Value == "write") && s.Left != -1 || s.Value == "" && len(s.Holders) == 1 && fieldForm().MatchString(s.Holders[0].Name))
 	}
 	return false
 }
@@ -73,10 +93,24 @@ func (l *Layout) isLock(s Snapshot) bool {
 // StringHolder reads the value of a string lock, of distlock or of another program.
 func (l *Layout) StringHolder(value string, now time.Duration, left int64) driver.Holder {
 	h := driver.Holder{Mode: driver.Exclusive, Held: -1, Left: LifeLeft(left)}
-	if !noteForm().MatchString(value) || !l.readNote(value, now, &h) {
+	note, write := strings.CutSuffix(value, "w")
+	if !noteForm().MatchString(value) || !l.readNote(note, now, &h) {
 		h.Owner, h.Foreign = value, true
+	} else if write {
+		h.Mode = driver.Write
 	}
 	return h
+}
+
+// showShared describes readers or permits. If it is not known who they are, the marker stands for them.
+func (l *Layout) showShared(info *driver.Info, s Snapshot) {
+	for _, w := range s.Holders {
+		l.show(info, info.Mode, w.Name, w, s.Now)
+	}
+	if len(info.Holders) == 0 {
+		l.show(info, info.Mode, s.Value, Written{Left: s.Left}, s.Now)
+		info.Holders[0].Foreign = true
+	}
 }
 
 func (l *Layout) showSemaphore(info *driver.Info, s Snapshot) {
@@ -141,7 +175,7 @@ const uuidForm = `[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`
 // the package does at the start of a program.
 var (
 	noteStart = form(`^` + uuidForm + ` $`)
-	noteForm  = form(`^` + uuidForm + ` [^ ]* [0-9,-]*$`)
+	noteForm  = form(`^` + uuidForm + ` [^ ]* [0-9,-]*w?$`)
 	fieldForm = form(`^` + uuidForm + `:-?[0-9]+$`)            // of Redisson's hashes
 	tokenForm = form(`^(?:` + uuidForm + `|[0-9a-fA-F]{32})$`) // redis-py's may have no TTL
 )

@@ -158,7 +158,7 @@ func (s *Store) free(ctx context.Context, h driver.Hold, messages [][]string) er
 		return err
 	}
 	if first := redisconn.Text(got[0].Reply); first != "" {
-		s.Client.Do(ctx, name, s.PubSub.Publish(s.mode().ClientChannel(name, first), first))
+		s.Client.Do(ctx, name, s.PubSub.Publish(s.mode().ClientChannel(name, first), first[:min(len(first), layouts.OwnerLen)]))
 	}
 	return nil
 }
@@ -259,22 +259,19 @@ func firstFailure(results []any, n int) error {
 func (s *Store) Read(ctx context.Context, key string) (layouts.Snapshot, error) {
 	got := s.Client.DoAll(ctx, key, [][]string{
 		{"TYPE", key}, {"TIME"}, {"PTTL", key}, {"LRANGE", s.Layout.QueueKeys(key)[0], "0", "-1"},
-		{"EXISTS", layouts.PermitsKey(key)}, {"GET", key},
+		{"GET", key},
 	})
 	seen := layouts.Snapshot{
-		Kind: redisconn.Text(got[0].Reply), Now: clock(got[1].Reply), Left: redisconn.Integer(got[2].Reply), Value: redisconn.Text(got[5].Reply),
+		Kind: redisconn.Text(got[0].Reply), Now: clock(got[1].Reply), Left: redisconn.Integer(got[2].Reply), Value: redisconn.Text(got[4].Reply),
 	}
 	if seen.Kind != "string" {
-		got = got[:5] // GET fails
+		got = got[:4] // GET fails
 	}
 	if err := redisconn.FirstError(got); err != nil {
 		return seen, redisconn.OtherType(redisconn.Explain(err))
 	}
-	if seen.Kind == "hash" || redisconn.Integer(got[4].Reply) > 0 {
-		return seen, fmt.Errorf("%w: to tell who holds a semaphore or a lock of Redisson, without scripts", driver.ErrUnsupported)
-	}
 	for _, owner := range redisconn.Texts(got[3].Reply) {
-		seen.Waiters = append(seen.Waiters, layouts.Waiter(owner, -1))
+		seen.Waiters = append(seen.Waiters, s.Layout.Waiter(owner, -1))
 	}
 	return seen, nil
 }

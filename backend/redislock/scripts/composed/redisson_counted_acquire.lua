@@ -58,7 +58,12 @@ end
 
 -- isNote reports whether a string is a lock of distlock's own.
 local function isNote(value)
-  return string.find(value, uuid .. ' [^ ]* [%d,%-]*$')
+  return string.find(value, uuid .. ' [^ ]* [%d,%-]*w?$')
+end
+
+-- isShared reports whether a string is there for readers or permits, which are kept beside it.
+local function isShared(value)
+  return value == 'shared read' or string.find(value, '^shared permits %d+$')
 end
 
 -- isLockString reports whether a string that lives for left ms may be a lock: distlock's own,
@@ -104,16 +109,14 @@ local function together(counter, permits, ends)
   redis.call('PEXPIREAT', permits, at)
 end
 -- RPermitExpirableSemaphore. KEYS: name (free permits), hold, permits, fence counter.
--- ARGV: permit id, TTL, "owner meta ", channel, limit, whether the semaphore stays when
--- no client holds a permit.
+-- ARGV: permit id, TTL, "owner meta ", channel, limit.
 local call = redis.call
-local stays = ARGV[6] == '1'
 local free, other = read('GET', KEYS[1])
 if other then
   return other
 end
 local ends = free and call('PTTL', KEYS[1])
-if free and not (string.match(free, '^-?%d+$') and (ends == -1 and stays or call('EXISTS', KEYS[3]) == 1)) then
+if free and not (string.match(free, '^-?%d+$') and (ends == -1 or call('EXISTS', KEYS[3]) == 1)) then
   return isLockString(free, ends) and redis.error_reply('INVALID this name is a mutex') or noLock('a string that is no semaphore')
 end
 free = free and tonumber(free)
@@ -121,11 +124,7 @@ free = free and tonumber(free)
 local t, from = now()
 local back = call('ZREMRANGEBYSCORE', KEYS[3], 0, t)
 local held = call('ZCARD', KEYS[3])
-if free and ends >= 0 and held == 0 and not stays then
-  -- All permits ran out: what is left is as good as nothing.
-  call('DEL', KEYS[1])
-  free, ends = nil, nil
-elseif back > 0 and free then
+if back > 0 and free then
   free = call('INCRBY', KEYS[1], back)
   if free > 0 then
     publish(ARGV[4], free)
@@ -154,8 +153,7 @@ else
 end
 local last = math.max(from + ARGV[2], again or 0)
 call('ZADD', KEYS[3], last, ARGV[1])
-if free and ends >= 0 or not free and not stays then
-  -- Also where the semaphore stays: it was made by a client that lets it end.
+if free and ends >= 0 then -- it was made to end
   together(KEYS[1], KEYS[3], last)
 end
 remember(KEYS[2], ARGV[3], id, again and last - from or ARGV[2], again)

@@ -58,7 +58,12 @@ end
 
 -- isNote reports whether a string is a lock of distlock's own.
 local function isNote(value)
-  return string.find(value, uuid .. ' [^ ]* [%d,%-]*$')
+  return string.find(value, uuid .. ' [^ ]* [%d,%-]*w?$')
+end
+
+-- isShared reports whether a string is there for readers or permits, which are kept beside it.
+local function isShared(value)
+  return value == 'shared read' or string.find(value, '^shared permits %d+$')
 end
 
 -- isLockString reports whether a string that lives for left ms may be a lock: distlock's own,

@@ -29,18 +29,87 @@ local function raise(key, floor)
     error(r.err)
   end
 end
--- Redisson's structures have no room for the notes that Inspect shows, so each hold has a key of
--- its own beside them: "+owner meta fence[,first fence]". It ends with the hold. The
--- plus tells it from a lock of the string layout.
-local function remember(key, text, id, ttl, again)
-  if again then
-    local old = redis.call('GET', key)
-    if old then
-      id = id .. ',' .. string.match(old, '[^ ,]*$')
-    end
-    ttl = math.max(ttl, redis.call('PTTL', key)) -- which may have begun a millisecond after the hold
+-- A reader's hold, or a permit. KEYS: name, holders, notes, queue, places, fence counter. ARGV: "owner meta ", TTL,
+-- whether a place in the queue is wanted, r or p and the limit, channel.
+--
+-- The name has a marker while anybody holds. holders has the end of each hold, by the server's clock in ms, and
+-- notes what Inspect shows of it. All three end with the last hold: without the name nothing is held.
+--
+-- Most locks have no queue: this part needs nothing of the rest.
+local holders, notes, queue, tickets = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local kind, limit = ARGV[4], tonumber(string.sub(ARGV[4], 2))
+local marker = limit and string.format('shared permits %d', limit) or 'shared read'
+local owner = string.sub(ARGV[1], 1, 36)
+local place = owner .. kind
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- grant adds a holder, or lets one hold on that held until an end. first is its first fence.
+local function grant(value, ends, first)
+  local id = fence(KEYS[6])
+  ends = math.max(t[1] * 1000 + math.ceil(t[2] / 1000) + ARGV[2], ends or 0)
+  if value ~= marker then
+    redis.call('DEL', holders, notes) -- of a name that was deleted
+    redis.call('SET', KEYS[1], marker)
   end
-  redis.call('SET', key, '+' .. text .. id, 'PX', ttl)
+  redis.call('ZADD', holders, ends, owner)
+  redis.call('HSET', notes, owner, string.sub(ARGV[1], 38) .. id .. (first and ',' .. first or ''))
+  if tonumber(redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]) == ends then
+    for at = 1, 3 do
+      redis.call('PEXPIREAT', KEYS[at], ends)
+    end
+  end
+  return id
+end
+
+-- regrant lets a holder hold on, under a greater fence. It makes a writer a reader.
+local function regrant(value, left)
+  if value == marker then
+    local ends = tonumber(redis.call('ZSCORE', holders, owner) or 0)
+    return ends > now and grant(value, ends, string.match(redis.call('HGET', notes, owner) or '', '[^ ,]*$'))
+  end
+  if kind == 'r' and string.sub(value, 1, 37) == owner .. ' ' and string.sub(value, -1) == 'w' then
+    local first = string.match(value, '([%d%-]*)w$')
+    if string.sub(first, 1, 1) == '-' then -- minus the TTL of a hold that was taken without a script
+      first = string.format('%.0f-0', now + left + first)
+    end
+    return grant(value, now + left + 1, first) -- the clock may have gone on since
+  end
+end
+
+-- count drops the holders that have ended, and returns how many there are.
+local function count()
+  for _, ended in ipairs(redis.call('ZRANGEBYSCORE', holders, 0, now)) do
+    redis.call('ZREM', holders, ended)
+    redis.call('HDEL', notes, ended)
+  end
+  return redis.call('ZCARD', holders)
+end
+
+local seen = redis.pcall('GET', KEYS[1])
+if (not seen or seen == marker) and redis.call('EXISTS', queue) == 0 then
+  local id = seen and regrant(seen)
+  if id then
+    return id
+  end
+  if not seen or count() < (limit or math.huge) then
+    return grant(seen)
+  end
+end
+-- ask lets a key that has become another type mean that the hold is gone.
+local function ask(...)
+  local r = redis.pcall(...)
+  if type(r) == 'table' and r.err then
+    if string.find(r.err, 'WRONGTYPE', 1, true) then
+      return false
+    end
+    error(r.err)
+  end
+  return r
+end
+-- publish notifies waiters.
+local function publish(channel, message)
+  redis.call('PUBLISH', channel, message)
 end
 -- Tells a lock from other data, for refusals. isLockString in inspect.go has the same rule for
 -- strings.
@@ -64,7 +133,12 @@ end
 
 -- isNote reports whether a string is a lock of distlock's own.
 local function isNote(value)
-  return string.find(value, uuid .. ' [^ ]* [%d,%-]*$')
+  return string.find(value, uuid .. ' [^ ]* [%d,%-]*w?$')
+end
+
+-- isShared reports whether a string is there for readers or permits, which are kept beside it.
+local function isShared(value)
+  return value == 'shared read' or string.find(value, '^shared permits %d+$')
 end
 
 -- isLockString reports whether a string that lives for left ms may be a lock: distlock's own,
@@ -88,81 +162,201 @@ end
 local function isMode(mode, left)
   return (mode == 'read' or mode == 'write') and left ~= -1
 end
--- publish notifies waiters.
-local function publish(channel, message)
-  redis.call('PUBLISH', channel, message)
-end
--- now returns the server's clock in ms, as RPermitExpirableSemaphore keeps the ends of its
--- permits, rounded down and up. A life is counted from the latter, so that it is not
--- short; whether a permit has ended is asked of the former.
-local function now()
+-- The queue of a lock, for waiters of every kind. queue lists their places, the next one first: the Owner, and behind
+-- it w for a writer, r for a reader, p and the limit for a permit. tickets has the end of each
+-- place, by the server's clock in ms: a TTL after its waiter's last attempt.
+
+-- A lock is kept for this many ms for waiters that it lets in, and at most so many are notified at once.
+local turnLife, window = 2000, 64
+
+local function clock()
   local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000), t[1] * 1000 + math.ceil(t[2] / 1000)
+  return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- together lets the counter and the permits of a semaphore end in the same millisecond, at ends or
--- later: their lives are not shortened. The clock may go on during a script, so it is read
--- after the lives.
-local function together(counter, permits, ends)
-  local left = math.max(redis.call('PTTL', counter), redis.call('PTTL', permits))
-  local at = math.max(ends, now() + left)
-  redis.call('PEXPIREAT', counter, at)
-  redis.call('PEXPIREAT', permits, at)
+-- leave ends a place and reports whether there was one.
+local function leave(who)
+  return redis.call('LREM', queue, 1, who) + redis.call('ZREM', tickets, who) > 0
 end
--- RPermitExpirableSemaphore. KEYS: name (free permits), hold, permits, fence counter.
--- ARGV: permit id, TTL, "owner meta ", channel, limit, whether the semaphore stays when
--- no client holds a permit.
-local call = redis.call
-local stays = ARGV[6] == '1'
-local free, other = read('GET', KEYS[1])
-if other then
-  return other
-end
-local ends = free and call('PTTL', KEYS[1])
-if free and not (string.match(free, '^-?%d+$') and (ends == -1 and stays or call('EXISTS', KEYS[3]) == 1)) then
-  return isLockString(free, ends) and redis.error_reply('INVALID this name is a mutex') or noLock('a string that is no semaphore')
-end
-free = free and tonumber(free)
 
-local t, from = now()
-local back = call('ZREMRANGEBYSCORE', KEYS[3], 0, t)
-local held = call('ZCARD', KEYS[3])
-if free and ends >= 0 and held == 0 and not stays then
-  -- All permits ran out: what is left is as good as nothing.
-  call('DEL', KEYS[1])
-  free, ends = nil, nil
-elseif back > 0 and free then
-  free = call('INCRBY', KEYS[1], back)
-  if free > 0 then
-    publish(ARGV[4], free)
+-- lasting drops waiters that have gone, from the first in the queue to one that has not. It returns
+-- that waiter and when its place ends, or nil.
+local function lasting(now)
+  local first = ask('LINDEX', queue, 0) -- other data there is no queue
+  while first do
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or 0)
+    if ends > now then
+      return first, ends
+    end
+    leave(first)
+    first = redis.call('LINDEX', queue, 0)
+  end
+  redis.call('DEL', tickets) -- of a queue that was deleted
+end
+
+-- sweep drops all waiters that have gone, and returns what lasting does.
+local function sweep(now)
+  for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
+    leave(who)
+  end
+  return lasting(now)
+end
+
+-- kindOf returns the kind of a waiter: x, which holds alone, r, or p and the limit.
+local function kindOf(who)
+  local kind = string.sub(who, 37)
+  return (kind == '' or kind == 'w') and 'x' or kind
+end
+
+-- roomOf returns how many of a kind may hold.
+local function roomOf(kind)
+  return kind == 'r' and math.huge or kind ~= 'x' and tonumber(string.sub(kind, 2)) or 1
+end
+
+-- sharing returns the kind of those that hold, and how many such may; nil if the name is free.
+local function sharing(value)
+  if not value then
+    return nil
+  end
+  local limit = string.match(value, '^shared permits (%d+)$')
+  local kind = value == 'shared read' and 'r' or limit and 'p' .. limit
+  return kind or 'x', kind and roomOf(kind) or 0
+end
+
+-- ready returns the waiters that may hold now, beside holders of a kind that has room for more, and whether any wait.
+local function ready(held, room, now)
+  local some = {}
+  if held and room < 1 then
+    return some, true
+  end
+  local first = lasting(now)
+  local kind = first and kindOf(first)
+  if not first or held and held ~= kind then
+    return some, first
+  elseif kind == 'x' then
+    return {first}, first
+  end
+  room = held and room or roomOf(kind)
+  for i, who in ipairs(redis.call('LRANGE', queue, 0, math.min(room, window) - 1)) do
+    if kindOf(who) ~= kind then
+      break
+    end
+    some[i] = who
+  end
+  return some, first
+end
+
+-- notify tells a waiter. Those of a client share a channel, named after the common start of their Owners,
+-- and the message names the waiter.
+local function notify(channel, who)
+  publish(channel .. ':' .. string.sub(who, 1, 18), string.sub(who, 1, 36))
+end
+
+-- wake notifies those that may hold now. If there is no queue, it publishes how many permits are free, 0 for any number.
+local function wake(channel, held, room)
+  local some, first = ready(held, room, clock())
+  for _, who in ipairs(some) do
+    notify(channel, who)
+  end
+  if not first then
+    publish(channel, room and room < math.huge and room or '0')
+  end
+end
+-- A lock that is held, or waited for.
+
+-- admits reports whether who may hold beside room more of the kind held: all before it are of its kind, and fewer
+-- than may hold.
+local function admits(who, held, room)
+  if held and (held ~= kind or room < 1) then
+    return false
+  end
+  room = held and room or roomOf(kind)
+  local at, page = 0, 1 -- most often the first place tells
+  while true do
+    local some = redis.call('LRANGE', queue, at, at + page - 1)
+    for _, other in ipairs(some) do
+      room = room - 1
+      if other == who then
+        return true
+      elseif kindOf(other) ~= kind or room < 1 then
+        return false
+      end
+    end
+    if #some < page then
+      return true
+    end
+    at, page = at + page, 64
   end
 end
 
-local limit = tonumber(ARGV[5])
-local total = free and free + held or limit
-if total ~= limit then
-  return redis.error_reply('INVALID this semaphore has ' .. string.format('%d', total) .. ' permits')
-end
-local again = call('ZSCORE', KEYS[3], ARGV[1])
-if not again and limit - held < 1 then
-  local first = call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
-  return {first and math.max(1, tonumber(first) - t) or -1}
+-- enqueue gives who the last place, or extends the place that it has. The keys end with the last place.
+local function enqueue(who, first, ttl, now)
+  local ends = first and redis.call('ZSCORE', tickets, who)
+  if not ends then
+    redis.call('RPUSH', queue, who)
+  end
+  -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
+  -- one for longer.
+  local last = math.max(ttl + 1, (ends or 0) - now)
+  redis.call('ZADD', tickets, now + last, who)
+  for _, key in ipairs({queue, tickets}) do
+    if not first or redis.call('PTTL', key) < last then
+      redis.call('PEXPIRE', key, last)
+    end
+  end
 end
 
-local id = fence(KEYS[4])
-if not again then
-  held = held + 1
+local value, other = read('GET', KEYS[1])
+if other then
+  return other
 end
-if free then
-  call('INCRBY', KEYS[1], limit - held - free)
-else
-  call('SET', KEYS[1], limit - held)
+local left = value and redis.call('PTTL', KEYS[1]) or -2
+local held, room = sharing(value)
+local id = value and regrant(value, left)
+if id then
+  if held == 'x' and kind == 'r' then
+    wake(ARGV[5], 'r', math.huge) -- last, since the user may not have the right to
+  end
+  return id
 end
-local last = math.max(from + ARGV[2], again or 0)
-call('ZADD', KEYS[3], last, ARGV[1])
-if free and ends >= 0 or not free and not stays then
-  -- Also where the semaphore stays: it was made by a client that lets it end.
-  together(KEYS[1], KEYS[3], last)
+if value and not isLockString(value, left) then
+  return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
 end
-remember(KEYS[2], ARGV[3], id, again and last - from or ARGV[2], again)
-return id
+if held and held ~= kind and string.find(held .. kind, '^p%d+p') then
+  return redis.error_reply('INVALID this semaphore has ' .. string.sub(held, 2) .. ' permits')
+end
+local now = clock()
+if held and string.sub(held, 1, 1) == 'p' then
+  room = holders and room - count() or 0
+  if held == kind and left >= 0 then
+    left = (redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or now + left) - now
+  end
+end
+local first, ends = sweep(now)
+if admits(place, held, room) then
+  local queued = leave(place)
+  id = grant(value)
+  local more = queued and kind ~= 'x' and redis.call('LLEN', queue)
+  if more == 0 then
+    publish(ARGV[5], '0') -- one without a place may follow
+  elseif more and more >= window then
+    local next = ready(kind, window, now)[window]
+    if next then
+      notify(ARGV[5], next) -- that many were notified when this one was
+    end
+  end
+  return id
+end
+for _, who in ipairs(ready(held, room, now)) do
+  if redis.call('ZSCORE', tickets, who) - now > turnLife then
+    redis.call('ZADD', tickets, now + turnLife, who)
+    ends = who == first and now + turnLife or ends
+  end
+end
+if ARGV[3] == '1' then
+  enqueue(place, first, tonumber(ARGV[2]), now)
+end
+if first and first ~= place and (left < 0 or ends - now < left) then
+  left = ends - now
+end
+return {left, value}

@@ -82,36 +82,22 @@ local function lengthen(key, ttl)
   end
   return call('PEXPIRE', key, math.max(ttl, left)) == 1
 end
--- now returns the server's clock in ms, as RPermitExpirableSemaphore keeps the ends of its
--- permits, rounded down and up. A life is counted from the latter, so that it is not
--- short; whether a permit has ended is asked of the former.
-local function now()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000), t[1] * 1000 + math.ceil(t[2] / 1000)
-end
-
--- together lets the counter and the permits of a semaphore end in the same millisecond, at ends or
--- later: their lives are not shortened. The clock may go on during a script, so it is read
--- after the lives.
-local function together(counter, permits, ends)
-  local left = math.max(redis.call('PTTL', counter), redis.call('PTTL', permits))
-  local at = math.max(ends, now() + left)
-  redis.call('PEXPIREAT', counter, at)
-  redis.call('PEXPIREAT', permits, at)
-end
--- Permits. KEYS: name, hold and permits of each. A permit whose end has passed is not
--- held any more, though it has not been removed yet.
-local t, from = now()
-return batch(function(at, id, ttl)
-  local ends = ask('ZSCORE', KEYS[at + 2], id)
-  if not ends or tonumber(ends) <= t then
+-- Readers and permits. KEYS: name, holders and notes of each.
+local t = redis.call('TIME')
+local now, from = t[1] * 1000 + math.floor(t[2] / 1000), t[1] * 1000 + math.ceil(t[2] / 1000)
+return batch(function(at, owner, ttl)
+  local value = ask('GET', KEYS[at])
+  local ends = value and string.sub(value, 1, 7) == 'shared ' and ask('ZSCORE', KEYS[at + 1], owner)
+  if not ends or tonumber(ends) <= now then
     return false
   end
   ends = math.max(ends, from + ttl)
-  lengthen(KEYS[at + 1], ttl) -- first: Redis without memory refuses ZADD unless the script has written
-  redis.call('ZADD', KEYS[at + 2], ends, id)
-  if redis.call('PTTL', KEYS[at]) >= 0 then
-    together(KEYS[at], KEYS[at + 2], ends)
+  lengthen(KEYS[at], ttl) -- first: Redis without memory refuses ZADD unless the script has written
+  redis.call('ZADD', KEYS[at + 1], ends, owner)
+  if tonumber(redis.call('ZRANGE', KEYS[at + 1], -1, -1, 'WITHSCORES')[2]) == ends then
+    for key = at, at + 2 do
+      redis.call('PEXPIREAT', KEYS[key], ends)
+    end
   end
   return true
 end, 2)

@@ -29,27 +29,59 @@ local function raise(key, floor)
     error(r.err)
   end
 end
--- KEYS: name, queue, tickets, fence counter. ARGV: "owner meta ", TTL, whether a ticket in
--- the queue is wanted.
+-- An exclusive hold, or a writer's: the same thing but for a w at the end. KEYS: name, any, queue, places, fence counter.
+-- ARGV: "owner meta ", TTL, whether a place in the queue is wanted, w for a writer.
 --
 -- Most locks are free, and without waiters or taken by the first of them: this part needs nothing
 -- of the rest.
-local function set(first, ttl)
+local queue, tickets = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
+local kind, letter, holders = 'x', ARGV[4] or '', nil
+local owner = string.sub(ARGV[1], 1, 36)
+local place = owner .. letter
+
+local function grant(first, ttl)
   local id = fence(KEYS[#KEYS])
-  redis.call('SET', KEYS[1], ARGV[1] .. id .. first, 'PX', ttl)
+  redis.call('SET', KEYS[1], ARGV[1] .. id .. (first or '') .. letter, 'PX', ttl or ARGV[2])
   return id
 end
 
-local there = redis.call('EXISTS', KEYS[1], KEYS[2])
+local there = redis.call('EXISTS', KEYS[1], queue)
 if there == 0 then
-  return set('', ARGV[2])
+  return grant()
+end
+if there == 1 and ARGV[3] == '1' and redis.call('LINDEX', queue, 0) == place then -- so nothing is held
+  redis.call('LREM', queue, 1, place)
+  redis.call('ZREM', tickets, place)
+  return grant()
 end
 
-local owner = string.sub(ARGV[1], 1, 36)
-if there == 1 and ARGV[3] == '1' and redis.call('LINDEX', KEYS[2], 0) == owner then -- so nothing is held
-  redis.call('LREM', KEYS[2], 1, owner)
-  redis.call('ZREM', KEYS[3], owner)
-  return set('', ARGV[2])
+-- regrant lets the holder hold on, under a greater fence. A hold that was taken without a script has minus its TTL
+-- where the first fence would be.
+local function regrant(value, left)
+  if string.sub(value, 1, 37) ~= owner .. ' ' then
+    return nil
+  end
+  local first = string.match(value, '([%d%-]*)w?$')
+  if string.sub(first, 1, 1) == '-' then
+    local t = redis.call('TIME')
+    first = string.format('%.0f-0', t[1] * 1000 + math.floor(t[2] / 1000) + left + first)
+  end
+  return grant(',' .. first, math.max(ARGV[2], left))
+end
+-- ask lets a key that has become another type mean that the hold is gone.
+local function ask(...)
+  local r = redis.pcall(...)
+  if type(r) == 'table' and r.err then
+    if string.find(r.err, 'WRONGTYPE', 1, true) then
+      return false
+    end
+    error(r.err)
+  end
+  return r
+end
+-- publish notifies waiters.
+local function publish(channel, message)
+  redis.call('PUBLISH', channel, message)
 end
 -- Tells a lock from other data, for refusals. isLockString in inspect.go has the same rule for
 -- strings.
@@ -73,7 +105,12 @@ end
 
 -- isNote reports whether a string is a lock of distlock's own.
 local function isNote(value)
-  return string.find(value, uuid .. ' [^ ]* [%d,%-]*$')
+  return string.find(value, uuid .. ' [^ ]* [%d,%-]*w?$')
+end
+
+-- isShared reports whether a string is there for readers or permits, which are kept beside it.
+local function isShared(value)
+  return value == 'shared read' or string.find(value, '^shared permits %d+$')
 end
 
 -- isLockString reports whether a string that lives for left ms may be a lock: distlock's own,
@@ -97,165 +134,201 @@ end
 local function isMode(mode, left)
   return (mode == 'read' or mode == 'write') and left ~= -1
 end
--- The queue of an exclusive lock. queue is the list of waiters, the next one first. tickets has
--- the end of each of our waiters' tickets, by the server's clock in ms: a TTL after its last
--- attempt. scores has the ends by which Java drops the first waiter; nil if Java takes no part.
-local queue, tickets, scores
+-- The queue of a lock, for waiters of every kind. queue lists their places, the next one first: the Owner, and behind
+-- it w for a writer, r for a reader, p and the limit for a permit. tickets has the end of each
+-- place, by the server's clock in ms: a TTL after its waiter's last attempt.
 
--- A free lock is kept for the first waiter for this many ms.
-local turnLife = 2000
+-- A lock is kept for this many ms for waiters that it lets in, and at most so many are notified at once.
+local turnLife, window = 2000, 64
 
 local function clock()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- leave ends a ticket and reports whether there was one.
+-- leave ends a place and reports whether there was one.
 local function leave(who)
-  local ours = redis.call('ZREM', tickets, who)
-  if scores then
-    redis.call('ZREM', scores, who)
-  end
-  return redis.call('LREM', queue, 1, who) + ours > 0
-end
-
--- scored returns when Java's rule ends a ticket. Without a score Java would never drop the
--- ticket, and be blocked for ever: so it gets one.
-local function scored(who, now)
-  local ends = redis.call('ZSCORE', scores, who)
-  if not ends then
-    ends = now + 30000
-    redis.call('ZADD', scores, ends, who)
-  end
-  return tonumber(ends)
+  return redis.call('LREM', queue, 1, who) + redis.call('ZREM', tickets, who) > 0
 end
 
 -- lasting drops waiters that have gone, from the first in the queue to one that has not. It returns
--- that waiter and when its ticket ends, or nil.
-local function lasting(first, now)
+-- that waiter and when its place ends, or nil.
+local function lasting(now)
+  local first = ask('LINDEX', queue, 0) -- other data there is no queue
   while first do
-    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scores and scored(first, now) or 0)
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or 0)
     if ends > now then
       return first, ends
     end
     leave(first)
     first = redis.call('LINDEX', queue, 0)
   end
-  redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
+  redis.call('DEL', tickets) -- of a queue that was deleted
 end
 
--- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It
--- returns the first waiter and when its ticket ends.
+-- sweep drops all waiters that have gone, and returns what lasting does.
 local function sweep(now)
   for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
     leave(who)
   end
-  return lasting(redis.call('LINDEX', queue, 0), now)
-end
--- score lets Java keep a ticket of ours while its waiter retries, and not much longer: that is
--- Java's only way to see that the waiter has gone. The first waiter needs a TTL
--- from now, and some time for a Java clock that is ahead. A ticket behind Java's tickets also needs
--- the time that Java added for each of those, since Java takes that off from all when it gets
--- in, and the time that it has waited meanwhile.
-local function score(who, before, waited, ttl, now)
-  local life = ttl + 10000
-  local ends = 0
-  if before then
-    ends = redis.call('ZSCORE', scores, who)
-    if ends then
-      ends = ends + waited
-    else
-      ends = (redis.call('ZSCORE', scores, before) or now) + (redis.call('ZSCORE', tickets, before) and 0 or life)
-    end
-  end
-  ends = math.max(ends, now + life)
-  redis.call('ZADD', scores, ends, who)
-  return ends - now
+  return lasting(now)
 end
 
--- enqueue gives who the last ticket, or extends the ticket that it has. The keys end with
--- the last ticket, except Java's two: its tickets last longer than their scores say.
+-- kindOf returns the kind of a waiter: x, which holds alone, r, or p and the limit.
+local function kindOf(who)
+  local kind = string.sub(who, 37)
+  return (kind == '' or kind == 'w') and 'x' or kind
+end
+
+-- roomOf returns how many of a kind may hold.
+local function roomOf(kind)
+  return kind == 'r' and math.huge or kind ~= 'x' and tonumber(string.sub(kind, 2)) or 1
+end
+
+-- sharing returns the kind of those that hold, and how many such may; nil if the name is free.
+local function sharing(value)
+  if not value then
+    return nil
+  end
+  local limit = string.match(value, '^shared permits (%d+)$')
+  local kind = value == 'shared read' and 'r' or limit and 'p' .. limit
+  return kind or 'x', kind and roomOf(kind) or 0
+end
+
+-- ready returns the waiters that may hold now, beside holders of a kind that has room for more, and whether any wait.
+local function ready(held, room, now)
+  local some = {}
+  if held and room < 1 then
+    return some, true
+  end
+  local first = lasting(now)
+  local kind = first and kindOf(first)
+  if not first or held and held ~= kind then
+    return some, first
+  elseif kind == 'x' then
+    return {first}, first
+  end
+  room = held and room or roomOf(kind)
+  for i, who in ipairs(redis.call('LRANGE', queue, 0, math.min(room, window) - 1)) do
+    if kindOf(who) ~= kind then
+      break
+    end
+    some[i] = who
+  end
+  return some, first
+end
+
+-- notify tells a waiter. Those of a client share a channel, named after the common start of their Owners,
+-- and the message names the waiter.
+local function notify(channel, who)
+  publish(channel .. ':' .. string.sub(who, 1, 18), string.sub(who, 1, 36))
+end
+
+-- wake notifies those that may hold now. If there is no queue, it publishes how many permits are free, 0 for any number.
+local function wake(channel, held, room)
+  local some, first = ready(held, room, clock())
+  for _, who in ipairs(some) do
+    notify(channel, who)
+  end
+  if not first then
+    publish(channel, room and room < math.huge and room or '0')
+  end
+end
+-- A lock that is held, or waited for.
+
+-- admits reports whether who may hold beside room more of the kind held: all before it are of its kind, and fewer
+-- than may hold.
+local function admits(who, held, room)
+  if held and (held ~= kind or room < 1) then
+    return false
+  end
+  room = held and room or roomOf(kind)
+  local at, page = 0, 1 -- most often the first place tells
+  while true do
+    local some = redis.call('LRANGE', queue, at, at + page - 1)
+    for _, other in ipairs(some) do
+      room = room - 1
+      if other == who then
+        return true
+      elseif kindOf(other) ~= kind or room < 1 then
+        return false
+      end
+    end
+    if #some < page then
+      return true
+    end
+    at, page = at + page, 64
+  end
+end
+
+-- enqueue gives who the last place, or extends the place that it has. The keys end with the last place.
 local function enqueue(who, first, ttl, now)
   local ends = first and redis.call('ZSCORE', tickets, who)
-  local before = scores and first and first ~= who and redis.call('LINDEX', queue, -1)
-  if not ends and not (scores and redis.call('ZSCORE', scores, who)) then
+  if not ends then
     redis.call('RPUSH', queue, who)
   end
   -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
   -- one for longer.
   local last = math.max(ttl + 1, (ends or 0) - now)
   redis.call('ZADD', tickets, now + last, who)
-  if scores then
-    last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
-  elseif not first or redis.call('PTTL', queue) < last then
-    redis.call('PEXPIRE', queue, last)
-  end
-  if not first or redis.call('PTTL', tickets) < last then
-    redis.call('PEXPIRE', tickets, last)
-  end
-end
-
--- front puts a waiter of ours back that Java has dropped too early: it was the first.
-local function front(who, now)
-  if not scores or not redis.call('ZSCORE', tickets, who) or redis.call('ZSCORE', scores, who) then
-    return
-  end
-  for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do
-    if other == who then
-      return -- and lost its score otherwise
+  for _, key in ipairs({queue, tickets}) do
+    if not first or redis.call('PTTL', key) < last then
+      redis.call('PEXPIRE', key, last)
     end
   end
-  redis.call('LPUSH', queue, who)
-  redis.call('ZADD', scores, now, who)
 end
 
--- refuse decides about a lock that is held for another left ms, as PTTL says: nil
--- lets who in, and ends its ticket. Otherwise it enqueues who for ttl, if who wants that, and
--- returns after how many ms a retry may succeed.
-local function refuse(who, left, wants, ttl)
-  if not wants and redis.call('EXISTS', queue) == 0 then
-    return left
-  end
-  local now = clock()
-  front(who, now)
-  local first, ends = sweep(now)
-  if left == -2 and (not first or first == who) then
-    leave(who)
-    return nil
-  end
-  if left == -2 and ends - now > turnLife and redis.call('ZSCORE', tickets, first) then
-    ends = now + turnLife
-    redis.call('ZADD', tickets, ends, first)
-  end
-  if wants then
-    enqueue(who, first, ttl, now)
-  end
-  if first and first ~= who and (left < 0 or ends - now < left) then
-    left = ends - now
-  end
-  return left
-end
--- A lock that is held, or waited for.
-local call = redis.call
-queue, tickets = KEYS[2], KEYS[3]
-local first, ttl = '', ARGV[2]
 local value, other = read('GET', KEYS[1])
 if other then
   return other
 end
-if value and string.sub(value, 1, 37) == string.sub(ARGV[1], 1, 37) then
-  first = string.match(value, '[^ ,]*$')
-  first = string.find(first, '^%-') and '' or ',' .. first
-  ttl = math.max(ttl, call('PTTL', KEYS[1]))
-  sweep(clock())
-else
-  local left = value and call('PTTL', KEYS[1]) or -2
-  if value and not isLockString(value, left) then
-    return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
+local left = value and redis.call('PTTL', KEYS[1]) or -2
+local held, room = sharing(value)
+local id = value and regrant(value, left)
+if id then
+  if held == 'x' and kind == 'r' then
+    wake(ARGV[5], 'r', math.huge) -- last, since the user may not have the right to
   end
-  left = refuse(owner, left, ARGV[3] == '1', tonumber(ARGV[2]))
-  if left then
-    return {left, value}
+  return id
+end
+if value and not isLockString(value, left) then
+  return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
+end
+if held and held ~= kind and string.find(held .. kind, '^p%d+p') then
+  return redis.error_reply('INVALID this semaphore has ' .. string.sub(held, 2) .. ' permits')
+end
+local now = clock()
+if held and string.sub(held, 1, 1) == 'p' then
+  room = holders and room - count() or 0
+  if held == kind and left >= 0 then
+    left = (redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or now + left) - now
   end
 end
-return set(first, ttl)
+local first, ends = sweep(now)
+if admits(place, held, room) then
+  local queued = leave(place)
+  id = grant(value)
+  local more = queued and kind ~= 'x' and redis.call('LLEN', queue)
+  if more == 0 then
+    publish(ARGV[5], '0') -- one without a place may follow
+  elseif more and more >= window then
+    local next = ready(kind, window, now)[window]
+    if next then
+      notify(ARGV[5], next) -- that many were notified when this one was
+    end
+  end
+  return id
+end
+for _, who in ipairs(ready(held, room, now)) do
+  if redis.call('ZSCORE', tickets, who) - now > turnLife then
+    redis.call('ZADD', tickets, now + turnLife, who)
+    ends = who == first and now + turnLife or ends
+  end
+end
+if ARGV[3] == '1' then
+  enqueue(place, first, tonumber(ARGV[2]), now)
+end
+if first and first ~= place and (left < 0 or ends - now < left) then
+  left = ends - now
+end
+return {left, value}

@@ -93,6 +93,6 @@ return batch(function(at, owner, ttl, id)
     return lengthen(KEYS[at], ttl)
   end
   local left = call('PTTL', KEYS[at])
-  call('SET', KEYS[at], start .. id, 'PX', math.max(ttl, left))
+  call('SET', KEYS[at], start .. id .. string.match(value, 'w?$'), 'PX', math.max(ttl, left))
   return true
 end, 3)

@@ -29,18 +29,59 @@ local function raise(key, floor)
     error(r.err)
   end
 end
--- Redisson's structures have no room for the notes that Inspect shows, so each hold has a key of
--- its own beside them: "+owner meta fence[,first fence]". It ends with the hold. The
--- plus tells it from a lock of the string layout.
-local function remember(key, text, id, ttl, again)
-  if again then
-    local old = redis.call('GET', key)
-    if old then
-      id = id .. ',' .. string.match(old, '[^ ,]*$')
-    end
-    ttl = math.max(ttl, redis.call('PTTL', key)) -- which may have begun a millisecond after the hold
+-- An exclusive hold, or a writer's: the same thing but for a w at the end. KEYS: name, any, queue, places, fence counter.
+-- ARGV: "owner meta ", TTL, whether a place in the queue is wanted, w for a writer.
+--
+-- Most locks are free, and without waiters or taken by the first of them: this part needs nothing
+-- of the rest.
+local queue, tickets = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
+local kind, letter, holders = 'x', ARGV[4] or '', nil
+local owner = string.sub(ARGV[1], 1, 36)
+local place = owner .. letter
+
+local function grant(first, ttl)
+  local id = fence(KEYS[#KEYS])
+  redis.call('SET', KEYS[1], ARGV[1] .. id .. (first or '') .. letter, 'PX', ttl or ARGV[2])
+  return id
+end
+
+local there = redis.call('EXISTS', KEYS[1], queue)
+if there == 0 then
+  return grant()
+end
+if there == 1 and ARGV[3] == '1' and redis.call('LINDEX', queue, 0) == place then -- so nothing is held
+  redis.call('LREM', queue, 1, place)
+  redis.call('ZREM', tickets, place)
+  return grant()
+end
+
+-- regrant lets the holder hold on, under a greater fence. A hold that was taken without a script has minus its TTL
+-- where the first fence would be.
+local function regrant(value, left)
+  if string.sub(value, 1, 37) ~= owner .. ' ' then
+    return nil
   end
-  redis.call('SET', key, '+' .. text .. id, 'PX', ttl)
+  local first = string.match(value, '([%d%-]*)w?$')
+  if string.sub(first, 1, 1) == '-' then
+    local t = redis.call('TIME')
+    first = string.format('%.0f-0', t[1] * 1000 + math.floor(t[2] / 1000) + left + first)
+  end
+  return grant(',' .. first, math.max(ARGV[2], left))
+end
+-- ask lets a key that has become another type mean that the hold is gone.
+local function ask(...)
+  local r = redis.pcall(...)
+  if type(r) == 'table' and r.err then
+    if string.find(r.err, 'WRONGTYPE', 1, true) then
+      return false
+    end
+    error(r.err)
+  end
+  return r
+end
+-- publish notifies waiters.
+local function publish(channel, message)
+  redis.call('PUBLISH', channel, message)
 end
 -- Tells a lock from other data, for refusals. isLockString in inspect.go has the same rule for
 -- strings.
@@ -64,7 +105,12 @@ end
 
 -- isNote reports whether a string is a lock of distlock's own.
 local function isNote(value)
-  return string.find(value, uuid .. ' [^ ]* [%d,%-]*$')
+  return string.find(value, uuid .. ' [^ ]* [%d,%-]*w?$')
+end
+
+-- isShared reports whether a string is there for readers or permits, which are kept beside it.
+local function isShared(value)
+  return value == 'shared read' or string.find(value, '^shared permits %d+$')
 end
 
 -- isLockString reports whether a string that lives for left ms may be a lock: distlock's own,
@@ -88,24 +134,201 @@ end
 local function isMode(mode, left)
   return (mode == 'read' or mode == 'write') and left ~= -1
 end
--- The writer of RReadWriteLock. KEYS: name, hold, -, fence counter. ARGV: field, TTL,
--- "owner meta ".
-local call = redis.call
-local writer = ARGV[1] .. ':write'
-local seen, other = read('HMGET', KEYS[1], 'mode', writer)
+-- The queue of a lock, for waiters of every kind. queue lists their places, the next one first: the Owner, and behind
+-- it w for a writer, r for a reader, p and the limit for a permit. tickets has the end of each
+-- place, by the server's clock in ms: a TTL after its waiter's last attempt.
+
+-- A lock is kept for this many ms for waiters that it lets in, and at most so many are notified at once.
+local turnLife, window = 2000, 64
+
+local function clock()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- leave ends a place and reports whether there was one.
+local function leave(who)
+  return redis.call('LREM', queue, 1, who) + redis.call('ZREM', tickets, who) > 0
+end
+
+-- lasting drops waiters that have gone, from the first in the queue to one that has not. It returns
+-- that waiter and when its place ends, or nil.
+local function lasting(now)
+  local first = ask('LINDEX', queue, 0) -- other data there is no queue
+  while first do
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or 0)
+    if ends > now then
+      return first, ends
+    end
+    leave(first)
+    first = redis.call('LINDEX', queue, 0)
+  end
+  redis.call('DEL', tickets) -- of a queue that was deleted
+end
+
+-- sweep drops all waiters that have gone, and returns what lasting does.
+local function sweep(now)
+  for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
+    leave(who)
+  end
+  return lasting(now)
+end
+
+-- kindOf returns the kind of a waiter: x, which holds alone, r, or p and the limit.
+local function kindOf(who)
+  local kind = string.sub(who, 37)
+  return (kind == '' or kind == 'w') and 'x' or kind
+end
+
+-- roomOf returns how many of a kind may hold.
+local function roomOf(kind)
+  return kind == 'r' and math.huge or kind ~= 'x' and tonumber(string.sub(kind, 2)) or 1
+end
+
+-- sharing returns the kind of those that hold, and how many such may; nil if the name is free.
+local function sharing(value)
+  if not value then
+    return nil
+  end
+  local limit = string.match(value, '^shared permits (%d+)$')
+  local kind = value == 'shared read' and 'r' or limit and 'p' .. limit
+  return kind or 'x', kind and roomOf(kind) or 0
+end
+
+-- ready returns the waiters that may hold now, beside holders of a kind that has room for more, and whether any wait.
+local function ready(held, room, now)
+  local some = {}
+  if held and room < 1 then
+    return some, true
+  end
+  local first = lasting(now)
+  local kind = first and kindOf(first)
+  if not first or held and held ~= kind then
+    return some, first
+  elseif kind == 'x' then
+    return {first}, first
+  end
+  room = held and room or roomOf(kind)
+  for i, who in ipairs(redis.call('LRANGE', queue, 0, math.min(room, window) - 1)) do
+    if kindOf(who) ~= kind then
+      break
+    end
+    some[i] = who
+  end
+  return some, first
+end
+
+-- notify tells a waiter. Those of a client share a channel, named after the common start of their Owners,
+-- and the message names the waiter.
+local function notify(channel, who)
+  publish(channel .. ':' .. string.sub(who, 1, 18), string.sub(who, 1, 36))
+end
+
+-- wake notifies those that may hold now. If there is no queue, it publishes how many permits are free, 0 for any number.
+local function wake(channel, held, room)
+  local some, first = ready(held, room, clock())
+  for _, who in ipairs(some) do
+    notify(channel, who)
+  end
+  if not first then
+    publish(channel, room and room < math.huge and room or '0')
+  end
+end
+-- A lock that is held, or waited for.
+
+-- admits reports whether who may hold beside room more of the kind held: all before it are of its kind, and fewer
+-- than may hold.
+local function admits(who, held, room)
+  if held and (held ~= kind or room < 1) then
+    return false
+  end
+  room = held and room or roomOf(kind)
+  local at, page = 0, 1 -- most often the first place tells
+  while true do
+    local some = redis.call('LRANGE', queue, at, at + page - 1)
+    for _, other in ipairs(some) do
+      room = room - 1
+      if other == who then
+        return true
+      elseif kindOf(other) ~= kind or room < 1 then
+        return false
+      end
+    end
+    if #some < page then
+      return true
+    end
+    at, page = at + page, 64
+  end
+end
+
+-- enqueue gives who the last place, or extends the place that it has. The keys end with the last place.
+local function enqueue(who, first, ttl, now)
+  local ends = first and redis.call('ZSCORE', tickets, who)
+  if not ends then
+    redis.call('RPUSH', queue, who)
+  end
+  -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
+  -- one for longer.
+  local last = math.max(ttl + 1, (ends or 0) - now)
+  redis.call('ZADD', tickets, now + last, who)
+  for _, key in ipairs({queue, tickets}) do
+    if not first or redis.call('PTTL', key) < last then
+      redis.call('PEXPIRE', key, last)
+    end
+  end
+end
+
+local value, other = read('GET', KEYS[1])
 if other then
   return other
 end
-if seen[1] and not seen[2] then
-  local left = call('PTTL', KEYS[1])
-  return isMode(seen[1], left) and {left} or noLock('a hash with other fields than a read/write lock')
+local left = value and redis.call('PTTL', KEYS[1]) or -2
+local held, room = sharing(value)
+local id = value and regrant(value, left)
+if id then
+  if held == 'x' and kind == 'r' then
+    wake(ARGV[5], 'r', math.huge) -- last, since the user may not have the right to
+  end
+  return id
 end
-if not seen[1] and call('EXISTS', KEYS[1]) == 1 then
-  return isHeld(KEYS[1]) and redis.error_reply('INVALID this name is a mutex') or noLock('a hash with other fields than a read/write lock')
+if value and not isLockString(value, left) then
+  return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
 end
-local id = fence(KEYS[4])
-call('HSET', KEYS[1], 'mode', 'write', writer, 1)
-local ttl = seen[2] and math.max(ARGV[2], call('PTTL', KEYS[1])) or ARGV[2]
-call('PEXPIRE', KEYS[1], ttl)
-remember(KEYS[2], ARGV[3], id, ttl, seen[2])
-return id
+if held and held ~= kind and string.find(held .. kind, '^p%d+p') then
+  return redis.error_reply('INVALID this semaphore has ' .. string.sub(held, 2) .. ' permits')
+end
+local now = clock()
+if held and string.sub(held, 1, 1) == 'p' then
+  room = holders and room - count() or 0
+  if held == kind and left >= 0 then
+    left = (redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or now + left) - now
+  end
+end
+local first, ends = sweep(now)
+if admits(place, held, room) then
+  local queued = leave(place)
+  id = grant(value)
+  local more = queued and kind ~= 'x' and redis.call('LLEN', queue)
+  if more == 0 then
+    publish(ARGV[5], '0') -- one without a place may follow
+  elseif more and more >= window then
+    local next = ready(kind, window, now)[window]
+    if next then
+      notify(ARGV[5], next) -- that many were notified when this one was
+    end
+  end
+  return id
+end
+for _, who in ipairs(ready(held, room, now)) do
+  if redis.call('ZSCORE', tickets, who) - now > turnLife then
+    redis.call('ZADD', tickets, now + turnLife, who)
+    ends = who == first and now + turnLife or ends
+  end
+end
+if ARGV[3] == '1' then
+  enqueue(place, first, tonumber(ARGV[2]), now)
+end
+if first and first ~= place and (left < 0 or ends - now < left) then
+  left = ends - now
+end
+return {left, value}

@@ -82,11 +82,17 @@ local function lengthen(key, ttl)
   end
   return call('PEXPIRE', key, math.max(ttl, left)) == 1
 end
--- RLock, and the writer of RReadWriteLock. KEYS: name and hold of each.
-return batch(function(at, field, ttl)
-  if ask('HEXISTS', KEYS[at], field) ~= 1 then
+-- KEYS: name of each. The first renewal writes the fence, which a plain acquire did not know.
+return batch(function(at, owner, ttl, id)
+  local value = ask('GET', KEYS[at])
+  if not value or string.sub(value, 1, 37) ~= owner .. ' ' then
     return false
   end
-  lengthen(KEYS[at + 1], ttl)
-  return lengthen(KEYS[at], ttl)
-end, 2)
+  local start = id ~= '' and string.match(value, '^([^ ]* [^ ]* )%-')
+  if not start then
+    return lengthen(KEYS[at], ttl)
+  end
+  local left = call('PTTL', KEYS[at])
+  call('SET', KEYS[at], start .. id .. string.match(value, 'w?$'), 'PX', math.max(ttl, left))
+  return true
+end, 3)

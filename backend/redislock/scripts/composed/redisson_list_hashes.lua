@@ -1,4 +1,4 @@
--- list_hashes, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
+-- redisson_list_hashes, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
 -- Tells a lock from other data, for refusals. isLockString in inspect.go has the same rule for
 -- strings.
 local uuid = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x'
@@ -21,7 +21,12 @@ end
 
 -- isNote reports whether a string is a lock of distlock's own.
 local function isNote(value)
-  return string.find(value, uuid .. ' [^ ]* [%d,%-]*$')
+  return string.find(value, uuid .. ' [^ ]* [%d,%-]*w?$')
+end
+
+-- isShared reports whether a string is there for readers or permits, which are kept beside it.
+local function isShared(value)
+  return value == 'shared read' or string.find(value, '^shared permits %d+$')
 end
 
 -- isLockString reports whether a string that lives for left ms may be a lock: distlock's own,
@@ -46,7 +51,6 @@ local function isMode(mode, left)
   return (mode == 'read' or mode == 'write') and left ~= -1
 end
 -- Answers a 1 for each of these hashes that is a held lock, and a 0 for the others. KEYS: the names.
--- ARGV: whether RLocks count.
 local answer = {}
 for i, key in ipairs(KEYS) do
   local mode = redis.pcall('HGET', key, 'mode')
@@ -54,7 +58,7 @@ for i, key in ipairs(KEYS) do
   if type(mode) == 'string' then
     isLock = isMode(mode, redis.call('PTTL', key))
   elseif not mode then
-    isLock = ARGV[1] == '1' and isHeld(key)
+    isLock = isHeld(key)
   end
   answer[i] = isLock and '1' or '0'
 end

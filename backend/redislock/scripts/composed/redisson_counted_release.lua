@@ -1,4 +1,4 @@
--- counted_release, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
+-- redisson_counted_release, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
 -- ask lets a key that has become another type mean that the hold is gone.
 local function ask(...)
   local r = redis.pcall(...)
@@ -38,8 +38,7 @@ local function together(counter, permits, ends)
   redis.call('PEXPIREAT', counter, at)
   redis.call('PEXPIREAT', permits, at)
 end
--- A permit. KEYS: name, hold, permits. ARGV: permit id, channel, whether the semaphore
--- stays when no client holds a permit.
+-- A permit. KEYS: name, hold, permits. ARGV: permit id, channel.
 local call = redis.call
 local ends = ask('ZSCORE', KEYS[3], ARGV[1])
 if not ends then
@@ -50,9 +49,6 @@ call('DEL', KEYS[2])
 local free = 1
 if call('EXISTS', KEYS[1]) == 1 then
   free = call('INCR', KEYS[1])
-  if ARGV[3] ~= '1' and call('EXISTS', KEYS[3]) == 0 and call('PTTL', KEYS[1]) >= 0 then
-    call('DEL', KEYS[1])
-  end
 end
 if free > 0 then
   publish(ARGV[2], free)

@@ -1,4 +1,4 @@
--- inspect, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
+-- redisson_inspect, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
 -- Tells a lock from other data, for refusals. isLockString in inspect.go has the same rule for
 -- strings.
 local uuid = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x'
@@ -21,7 +21,12 @@ end
 
 -- isNote reports whether a string is a lock of distlock's own.
 local function isNote(value)
-  return string.find(value, uuid .. ' [^ ]* [%d,%-]*$')
+  return string.find(value, uuid .. ' [^ ]* [%d,%-]*w?$')
+end
+
+-- isShared reports whether a string is there for readers or permits, which are kept beside it.
+local function isShared(value)
+  return value == 'shared read' or string.find(value, '^shared permits %d+$')
 end
 
 -- isLockString reports whether a string that lives for left ms may be a lock: distlock's own,

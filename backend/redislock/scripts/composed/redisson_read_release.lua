@@ -1,4 +1,4 @@
--- read_release, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
+-- redisson_read_release, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
 -- ask lets a key that has become another type mean that the hold is gone.
 local function ask(...)
   local r = redis.pcall(...)

@@ -1,0 +1,100 @@
+-- The queue of a lock, for waiters of every kind. queue lists their places, the next one first: the Owner, and behind
+-- it w for a writer, r for a reader, p and the limit for a permit. tickets has the end of each
+-- place, by the server's clock in ms: a TTL after its waiter's last attempt.
+
+-- A lock is kept for this many ms for waiters that it lets in, and at most so many are notified at once.
+local turnLife, window = 2000, 64
+
+local function clock()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- leave ends a place and reports whether there was one.
+local function leave(who)
+  return redis.call('LREM', queue, 1, who) + redis.call('ZREM', tickets, who) > 0
+end
+
+-- lasting drops waiters that have gone, from the first in the queue to one that has not. It returns
+-- that waiter and when its place ends, or nil.
+local function lasting(now)
+  local first = ask('LINDEX', queue, 0) -- other data there is no queue
+  while first do
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or 0)
+    if ends > now then
+      return first, ends
+    end
+    leave(first)
+    first = redis.call('LINDEX', queue, 0)
+  end
+  redis.call('DEL', tickets) -- of a queue that was deleted
+end
+
+-- sweep drops all waiters that have gone, and returns what lasting does.
+local function sweep(now)
+  for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
+    leave(who)
+  end
+  return lasting(now)
+end
+
+-- kindOf returns the kind of a waiter: x, which holds alone, r, or p and the limit.
+local function kindOf(who)
+  local kind = string.sub(who, 37)
+  return (kind == '' or kind == 'w') and 'x' or kind
+end
+
+-- roomOf returns how many of a kind may hold.
+local function roomOf(kind)
+  return kind == 'r' and math.huge or kind ~= 'x' and tonumber(string.sub(kind, 2)) or 1
+end
+
+-- sharing returns the kind of those that hold, and how many such may; nil if the name is free.
+local function sharing(value)
+  if not value then
+    return nil
+  end
+  local limit = string.match(value, '^shared permits (%d+)$')
+  local kind = value == 'shared read' and 'r' or limit and 'p' .. limit
+  return kind or 'x', kind and roomOf(kind) or 0
+end
+
+-- ready returns the waiters that may hold now, beside holders of a kind that has room for more, and whether any wait.
+local function ready(held, room, now)
+  local some = {}
+  if held and room < 1 then
+    return some, true
+  end
+  local first = lasting(now)
+  local kind = first and kindOf(first)
+  if not first or held and held ~= kind then
+    return some, first
+  elseif kind == 'x' then
+    return {first}, first
+  end
+  room = held and room or roomOf(kind)
+  for i, who in ipairs(redis.call('LRANGE', queue, 0, math.min(room, window) - 1)) do
+    if kindOf(who) ~= kind then
+      break
+    end
+    some[i] = who
+  end
+  return some, first
+end
+
+-- notify tells a waiter. Those of a client share a channel, named after the common start of their Owners,
+-- and the message names the waiter.
+local function notify(channel, who)
+  publish(channel .. ':' .. string.sub(who, 1, 18), string.sub(who, 1, 36))
+end
+
+-- wake notifies those that may hold now. If there is no queue, it publishes how many permits are free, 0 for any number.
+local function wake(channel, held, room)
+  local some, first = ready(held, room, clock())
+  for _, who in ipairs(some) do
+    notify(channel, who)
+  end
+  if not first then
+    publish(channel, room and room < math.huge and room or '0')
+  end
+end

@@ -1,0 +1,373 @@
+package redislock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/redis/go-redis/v9"
+)
+
+// stringOf opens a backend of the layout "string", and a plain client.
+func stringOf(t *testing.T) (*Backend, *redis.Client) {
+	srv := testserver.SharedRedis(t)
+	return openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr())
+}
+
+// places makes requests that are refused, and queued.
+func places(t *testing.T, b *Backend, name string, modes ...driver.Mode) []driver.Request {
+	t.Helper()
+	var all []driver.Request
+	for _, mode := range modes {
+		r := request(name, mode)
+		r.Queue = true
+		refused(t, b, r, driver.ErrHeld)
+		all = append(all, r)
+	}
+	return all
+}
+
+// mayHold wants exactly these of the waiters to get in now, as they ask in turn.
+func mayHold(t *testing.T, b *Backend, waiters []driver.Request, want ...int) {
+	t.Helper()
+	var got []int
+	for i, w := range waiters {
+		_, err := b.Acquire(t.Context(), w)
+		switch {
+		case err == nil:
+			got = append(got, i)
+		case !errors.Is(err, driver.ErrHeld):
+			t.Fatal(err)
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v hold, want %v", got, want)
+	}
+}
+
+func TestSharedHoldsOnTheWire(t *testing.T) {
+	for mode, marker := range map[driver.Mode]string{driver.Read: "shared read", driver.Counted: "shared permits 2"} {
+		b, c := stringOf(t)
+		r, other := request("", mode), request("", mode)
+		other.Name, other.TTL = r.Name, 40*time.Minute
+		want := []string{"NAME string " + marker + " 30s", "distlock_holders:{NAME} zset OWNER:30s 30s", "distlock_notes:{NAME} hash OWNER= # 30s"}
+		acquire(t, b, r)
+		expect(t, dump(t, c, r), want...)
+		acquire(t, b, r)
+		acquire(t, b, other)
+		for key, end := range endsOf(t, c, r.Name) {
+			if left := time.Until(time.UnixMilli(end)); left < 35*time.Minute && !strings.Contains(key, r.Owner) {
+				t.Errorf("%s ends in %v, before the longest hold", key, left)
+			}
+		}
+		release(t, b, other)
+		expect(t, dump(t, c, r), want...)
+		release(t, b, r)
+		expect(t, dump(t, c, r))
+
+		short := request(r.Name, mode)
+		short.TTL = 30 * time.Millisecond
+		acquire(t, b, short)
+		eventually(t, "nothing is left", func() bool { return len(dump(t, c, r)) == 0 })
+	}
+}
+
+func TestWriteHoldsOnTheWire(t *testing.T) {
+	b, c := stringOf(t)
+	r := request("", driver.Write)
+	acquire(t, b, r)
+	first := c.Get(t.Context(), r.Name).Val()
+	acquire(t, b, r)
+	acquire(t, b, r)
+	again := c.Get(t.Context(), r.Name).Val()
+	id := first[len(r.Owner)+2 : len(first)-1]
+	if first != r.Owner+"  "+id+"w" || again[len(again)-len(id)-2:] != ","+id+"w" {
+		t.Errorf("the first fence and a w at the end: %q, %q", first, again)
+	}
+	info := must.Get(b.Inspect(t.Context(), r.Name))(t)
+	if info.Mode != driver.Write || len(info.Holders) != 1 || info.Holders[0].Owner != r.Owner || info.Holders[0].Mode != driver.Write {
+		t.Errorf("inspect: %+v", info)
+	}
+	fence := info.Holders[0].Fence
+	r.Mode = driver.Read
+	acquire(t, b, r)
+	info = must.Get(b.Inspect(t.Context(), r.Name))(t)
+	if info.Mode != driver.Read || len(info.Holders) != 1 || info.Holders[0].Fence <= fence || info.Holders[0].Held < 0 {
+		t.Errorf("inspect after the downgrade: %+v", info)
+	}
+	r.Mode = driver.Write // the answer to the downgrade was lost
+	release(t, b, r)
+	expect(t, dump(t, c, r))
+}
+
+// Waiters of all kinds get in as they came: readers together, permits as far as they go, the others alone.
+func TestKindsInOneQueue(t *testing.T) {
+	b, c := stringOf(t)
+	x, w, r, p := driver.Exclusive, driver.Write, driver.Read, driver.Counted
+	held := request("", x)
+	acquire(t, b, held)
+	line := places(t, b, held.Name, r, r, w, r, p, p, p, r, x)
+	turn := func(want ...int) {
+		t.Helper()
+		for range 2 { // the second time the holders ask again
+			mayHold(t, b, line, want...)
+		}
+		for _, i := range want {
+			release(t, b, line[i])
+		}
+		line = line[len(want):]
+	}
+	info := must.Get(b.Inspect(t.Context(), held.Name))(t)
+	for i, waiter := range info.Waiters {
+		if waiter.Owner != line[i].Owner || waiter.Mode != line[i].Mode {
+			t.Errorf("place %d is %+v, want %+v", i, waiter, line[i].Hold)
+		}
+	}
+	release(t, b, held)
+	turn(0, 1)
+	turn(0) // the writer
+	turn(0)
+	turn(0, 1) // permits
+	turn(0)
+	turn(0)
+	turn(0)
+	expect(t, dump(t, c, held))
+}
+
+// A writer among readers gets in when those before it have left, and no reader passes it.
+func TestWriterAmongReaders(t *testing.T) {
+	b, _ := stringOf(t)
+	first := request("", driver.Read)
+	acquire(t, b, first)
+	writer := places(t, b, first.Name, driver.Write)[0]
+	behind := places(t, b, first.Name, driver.Read, driver.Read)
+	refused(t, b, request(first.Name, driver.Read), driver.ErrHeld)
+	mayHold(t, b, behind)
+	release(t, b, first)
+	mayHold(t, b, behind)
+	acquire(t, b, writer)
+	mayHold(t, b, behind)
+	writer.Mode = driver.Read // a downgrade lets the readers in
+	acquire(t, b, writer)
+	mayHold(t, b, behind, 0, 1)
+}
+
+// A release wakes all that it lets in, and nobody else.
+func TestReleaseWakesAllThatItLetsIn(t *testing.T) {
+	x, w, r, p := driver.Exclusive, driver.Write, driver.Read, driver.Counted
+	for _, test := range []struct {
+		holds driver.Mode
+		waits []driver.Mode
+		woken int
+	}{
+		{x, []driver.Mode{r, r, r, w, r}, 3}, {w, []driver.Mode{p, p, p, r}, 2}, {r, []driver.Mode{w, r, r}, 1},
+		{x, []driver.Mode{w, r}, 1}, {p, []driver.Mode{x, p}, 1}, {r, []driver.Mode{p, p, w}, 2},
+	} {
+		b, _ := stringOf(t)
+		held := request("", test.holds)
+		acquire(t, b, held)
+		line := places(t, b, held.Name, test.waits...)
+		var watches []driver.Watch
+		for _, waiter := range line {
+			watches = append(watches, armWatch(t, b, waiter))
+		}
+		end := armWatch(t, b, request(held.Name+"end", x)) // messages come in order
+		last := request(held.Name+"end", x)
+		acquire(t, b, last)
+		release(t, b, held)
+		for _, watch := range watches[:test.woken] {
+			signalled(t, watch)
+		}
+		release(t, b, last)
+		signalled(t, end)
+		for i, watch := range watches {
+			if i >= test.woken && len(watch.Ready) > 0 {
+				t.Errorf("the end of %v woke %d of %v", test.holds, i, test.waits)
+			}
+			watch.Close()
+		}
+		end.Close()
+	}
+}
+
+// More readers than one release notifies: those that get in notify the next.
+func TestManyReadersAreWoken(t *testing.T) {
+	const readers = 200
+	b, _ := stringOf(t)
+	held := request("", driver.Write)
+	acquire(t, b, held)
+	var line []driver.Request
+	var watches []driver.Watch
+	for range readers {
+		line = append(line, places(t, b, held.Name, driver.Read)...)
+		watches = append(watches, armWatch(t, b, line[len(line)-1]))
+	}
+	release(t, b, held)
+	for i, watch := range watches {
+		signalled(t, watch)
+		acquire(t, b, line[i])
+		watch.Close()
+	}
+}
+
+// A place that is given up wakes those that it kept out.
+func TestPlaceThatLeavesLetsOthersIn(t *testing.T) {
+	b, _ := stringOf(t)
+	for _, holds := range []driver.Mode{driver.Read, driver.Counted} {
+		held := request("", holds)
+		acquire(t, b, held)
+		line := places(t, b, held.Name, driver.Write, holds)
+		watch := armWatch(t, b, line[1])
+		release(t, b, line[0])
+		signalled(t, watch)
+		acquire(t, b, line[1])
+		watch.Close()
+		if err := b.Release(t.Context(), line[0].Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("a place is left twice: %v", err)
+		}
+	}
+}
+
+// A waiter without a place may follow when the last place is taken.
+func TestWaiterWithoutAPlaceFollows(t *testing.T) {
+	b, _ := stringOf(t)
+	held := request("", driver.Write)
+	acquire(t, b, held)
+	line := places(t, b, held.Name, driver.Read)
+	free := request(held.Name, driver.Read)
+	watch := armWatch(t, b, free)
+	defer watch.Close()
+	release(t, b, held)
+	acquire(t, b, line[0])
+	signalled(t, watch)
+	acquire(t, b, free)
+}
+
+// Dead places hold up nobody for longer than they live, in each mode; a free lock is kept for all that it lets in, for their turn only.
+func TestDeadPlacesOfEachKind(t *testing.T) {
+	b, c := stringOf(t)
+	for _, dead := range allModes {
+		held := request("", driver.Exclusive)
+		acquire(t, b, held)
+		line := places(t, b, held.Name, dead, dead, driver.Write)
+		release(t, b, held)
+		var refusal *driver.HeldError
+		err := refused(t, b, line[2], driver.ErrHeld)
+		if !errors.As(err, &refusal) || refusal.Retry <= 0 || refusal.Retry > driver.TurnLife+2*time.Millisecond {
+			t.Errorf("%v: behind a dead place the next try is after %v", dead, refusal)
+		}
+		tickets := b.layout.QueueKeys(held.Name)[1]
+		for i, place := range line[:2] {
+			left := time.Until(scoreOf(t, c, tickets, placeOf(b, place)))
+			if kept := left > driver.TurnLife+time.Second; kept != (i > 0 && dead.Alone()) {
+				t.Errorf("%v: place %d ends in %v", dead, i, left)
+			}
+			c.ZAdd(t.Context(), tickets, zOf(placeOf(b, place), 1))
+		}
+		acquire(t, b, line[2])
+		release(t, b, line[2])
+	}
+}
+
+// A name that is deleted by hand is free: what was kept beside it counts for nothing.
+func TestDeletedNameIsFree(t *testing.T) {
+	b, c := stringOf(t)
+	for _, mode := range []driver.Mode{driver.Read, driver.Counted} {
+		for _, next := range allModes {
+			old := request("", mode)
+			acquire(t, b, old)
+			c.Del(t.Context(), old.Name)
+			r := request(old.Name, next)
+			acquire(t, b, r)
+			if err := b.Renew(t.Context(), []driver.Hold{old.Hold})[0]; !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%v, then %v: renew: %v", mode, next, err)
+			}
+			if err := b.Release(t.Context(), old.Hold); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%v, then %v: release: %v", mode, next, err)
+			}
+			info := must.Get(b.Inspect(t.Context(), r.Name))(t)
+			if len(info.Holders) != 1 || info.Holders[0].Owner != r.Owner || info.Mode != next {
+				t.Errorf("%v, then %v: inspect: %+v", mode, next, info)
+			}
+			renewed(t, b, r.Hold)
+			release(t, b, r)
+		}
+	}
+}
+
+// A marker without its holders, as after an eviction, keeps others out until it ends, and can be broken.
+func TestMarkerWithoutHolders(t *testing.T) {
+	b, c := stringOf(t)
+	r := request("", driver.Read)
+	acquire(t, b, r)
+	c.Del(t.Context(), holdersKey(r.Name))
+	refused(t, b, request(r.Name, driver.Write), driver.ErrHeld)
+	info := must.Get(b.Inspect(t.Context(), r.Name))(t)
+	if info.Mode != driver.Read || len(info.Holders) != 1 || !info.Holders[0].Foreign {
+		t.Fatalf("inspect: %+v", info)
+	}
+	forced := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: info.Holders[0].Mode}
+	if err := b.Release(t.Context(), forced); err != nil {
+		t.Errorf("force unlock: %v", err)
+	}
+	acquire(t, b, request(r.Name, driver.Write))
+}
+
+// The lock outlives no holder: it ends with the last one that is left.
+func TestSharedLockEndsWithItsLastHolder(t *testing.T) {
+	b, c := stringOf(t)
+	long, short := request("", driver.Read), request("", driver.Read)
+	short.Name, long.TTL = long.Name, time.Hour
+	acquire(t, b, short)
+	acquire(t, b, long)
+	release(t, b, long)
+	if left := c.PTTL(t.Context(), long.Name).Val(); left > short.TTL+time.Second {
+		t.Errorf("the lock ends in %v, its holder in %v", left, short.TTL)
+	}
+}
+
+// What is kept of holders that have ended goes with the next attempt, while others hold.
+func TestNotesOfEndedHolders(t *testing.T) {
+	b, c := stringOf(t)
+	long := request("", driver.Read)
+	acquire(t, b, long)
+	for range 100 {
+		r := request(long.Name, driver.Read)
+		r.TTL = 10 * time.Millisecond
+		acquire(t, b, r)
+	}
+	notes := b.layout.Mode(driver.Read).Keys(nil, long.Name, "")[2]
+	eventually(t, "the notes of those that have ended are gone", func() bool {
+		r := request(long.Name, driver.Read)
+		acquire(t, b, r)
+		release(t, b, r)
+		return c.HLen(t.Context(), notes).Val() == 1
+	})
+	renewed(t, b, long.Hold)
+}
+
+// A hold that was taken by SET, without a fence in its value, keeps its age when it is asked for again.
+func TestHoldTakenWithoutAScript(t *testing.T) {
+	b, c := stringOf(t)
+	for mode, letter := range map[driver.Mode]string{driver.Exclusive: "", driver.Write: "w"} {
+		r := request("", mode)
+		c.Set(t.Context(), r.Name, r.Owner+"  -60000"+letter, 30*time.Second) // half a minute ago
+		acquire(t, b, r)
+		for range 2 {
+			h := must.Get(b.Inspect(t.Context(), r.Name))(t).Holders[0]
+			if h.Owner != r.Owner || h.Foreign || h.Held < 29*time.Second || h.Held > tooLong {
+				t.Errorf("%v: inspect: %+v", mode, h)
+			}
+			if mode == driver.Write {
+				r.Mode = driver.Read
+				acquire(t, b, r)
+			}
+		}
+		release(t, b, r)
+	}
+}
