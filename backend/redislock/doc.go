@@ -45,10 +45,16 @@
 //
 // # How a lock is stored
 //
-// In the layout "string", the default, an exclusive lock is a string, as SET name value NX PX ttl
-// makes it. So distlock and other programs that lock in this way exclude each other. The value is
-// "owner meta fence". A release deletes it if it begins with the Owner, and publishes a message. Waiters
-// have a queue of distlock's own.
+// In the layout "string", the default, a lock is a string, as SET name value NX PX ttl
+// makes it. So distlock and other programs that lock in this way exclude each other. The value of an exclusive
+// hold is "owner meta fence", and ends in w for a writer's. A release deletes it if it begins with the Owner,
+// and publishes a message. Readers and permits have a marker in its place, "shared read" or
+// "shared permits 3"; a sorted set beside it has the end of each hold, and a hash what Inspect shows. All end
+// with the last holder. Without the marker nothing is held, whatever is beside it.
+//
+// A name of this layout has one queue. All kinds of holds wait for each other in the order in which they came:
+// readers get in together, permits as far as they go. Another limit than that of the permits that are
+// held is ErrInvalid.
 //
 // A free lock is taken by four plain commands in one pipeline: SET NX, XADD for the fence, GET, which shows that the fence was
 // drawn while the lock was held, and EXISTS, which looks for a queue. All else is a script: a refusal, an attempt for a name that was
@@ -57,20 +63,18 @@
 // and has it at once.
 //
 // In the layout "redisson" an exclusive lock is an RLock and RFencedLock, and its queue is an
-// RFairLock's: waiters of both share one queue. A backend without scripts has no queue, and passes no
-// waiter in the queue of others.
+// RFairLock's: waiters of both share one queue. The other modes are RReadWriteLock and
+// RPermitExpirableSemaphore, which have none. Beside each hold is the key {name}:owner:distlock,
+// for Inspect, with the hold's TTL.
 //
-// Both layouts have Redisson's RReadWriteLock and RPermitExpirableSemaphore for the
-// other modes. Beside each hold of Redisson's structures is the key {name}:owner:distlock,
-// for Inspect, with the hold's TTL. No lock has the name of a key that belongs to another lock:
-// such a name is ErrInvalid.
+// A backend without scripts has no queue, and passes no waiter in the queue of others. No lock has the name
+// of a key that belongs to another lock: such a name is ErrInvalid.
 //
 // A message that arrives late never shortens a hold: renewing it and acquiring it again set the
 // greater of what is left and the TTL. Redisson's own clients set the TTL.
 //
-// In the layout "string" a semaphore's counter ends with its last permit. In the
-// layout "redisson" it stays, because a waiter in Java that finds it gone
-// waits for ever. So semaphores shared with Java need layout=redisson.
+// In the layout "redisson" a semaphore's counter stays, because a waiter in Java that finds it gone
+// waits for ever. Read/write locks and semaphores that are shared with Java need layout=redisson.
 //
 // # Fences
 //
@@ -129,8 +133,8 @@
 //
 // # Permissions
 //
-// A user needs the keys above, the channels distlock_free:*, redisson_lock__channel:*,
-// redisson_rwlock:*, redisson_sc:*, and the commands
+// A user needs the keys above, the channels distlock_free:*, in the layout "redisson" redisson_lock__channel:*,
+// redisson_rwlock:* and redisson_sc:*, and the commands
 //
 //   - with scripts: EVALSHA, EVAL and the commands in scripts/composed; with replicas: WAIT. DELIFEQ or DELEX is used if the
 //     user may send it and COMMAND INFO;

@@ -12,14 +12,14 @@ import (
 // Layout is how locks are written in Redis. All users of a lock must agree on it.
 type Layout string
 
-// The layouts differ in exclusive locks. Both write read/write locks and semaphores as Redisson
-// does.
+// The layouts.
 const (
 	// String is the default: a string key, as all programs write it that lock with
-	// SET name value NX PX.
+	// SET name value NX PX. All modes have one queue.
 	String Layout = "string"
 
-	// Redisson writes Redisson's RLock and RFencedLock, for locks shared with Java.
+	// Redisson writes Redisson's RLock and RFencedLock, RReadWriteLock and RPermitExpirableSemaphore, for locks shared
+	// with Java. Only exclusive locks have a queue.
 	Redisson Layout = "redisson"
 )
 
