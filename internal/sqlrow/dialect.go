@@ -21,8 +21,8 @@ func KeyOf(name string) Key { return sha256.Sum256([]byte(name)) }
 type Row struct {
 	Key    Key
 	Name   string
-	Kind   driver.Mode // Exclusive, Write or Counted; Write stands for Read too
-	Limit  int         // of a semaphore
+	Kind   driver.Mode // of the last grant: Exclusive, Write or Counted; Write stands for Read too
+	Limit  int         // of the permits that are held or waited for
 	Number int64       // of the last grant; it never decreases
 
 	// Owner has an exclusive hold, in the mode that is the row's kind, until Until. A hold that has

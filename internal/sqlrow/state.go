@@ -145,7 +145,7 @@ func (r Row) check(list []claimRecord) error {
 		return fmt.Errorf("kind %d", r.Kind)
 	}
 	for _, e := range list {
-		if err := e.check(r.Kind); err != nil {
+		if err := e.check(); err != nil {
 			return err
 		}
 	}
@@ -155,12 +155,12 @@ func (r Row) check(list []claimRecord) error {
 // Forever is the end of a hold without an end, and the last time that can be converted to ns.
 const Forever = claims.Forever / micro
 
-func (r claimRecord) check(kind driver.Mode) error {
+func (r claimRecord) check() error {
 	switch {
 	case r.Owner == "":
 		return fmt.Errorf("a claim without an owner")
-	case claims.KindOf(driver.Mode(r.Mode)) != kind:
-		return fmt.Errorf("owner %q has mode %d in a lock of kind %d", r.Owner, r.Mode, kind)
+	case !driver.AllModes.Has(driver.Mode(r.Mode)):
+		return fmt.Errorf("owner %q has mode %d", r.Owner, r.Mode)
 	case r.Place < 0 || r.Number < 0 || r.Number > MaxNumber || (r.Place > 0) == (r.Number > 0):
 		return fmt.Errorf("owner %q has ticket %d and number %d", r.Owner, r.Place, r.Number)
 	case r.Since < 0 || r.Since > Forever || r.Until < 0 || r.Until > Forever:

@@ -11,20 +11,21 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// full returns a row with a writer, and with a reader and a writer in its queue.
+// full returns a row with a writer, and with a reader, a writer and a permit in its queue.
 func full() Row {
 	return Row{
-		Key: KeyOf("x"), Name: "x", Kind: driver.Write, Number: 9, Rev: 3,
+		Key: KeyOf("x"), Name: "x", Kind: driver.Write, Limit: 2, Number: 9, Rev: 3,
 		Owner: "w", Granted: 7, Since: 100, Until: 2000, Meta: []byte(`{"pid":"1"}`), Address: "b1",
 		Claims: []byte(`[{"owner":"r","mode":3,"ticket":1,"since":200,"until":1500,"address":"b2"},` +
-			`{"owner":"v","mode":2,"ticket":2,"since":300,"until":1800,"meta":"{}"}]`),
+			`{"owner":"v","mode":2,"ticket":2,"since":300,"until":1800,"meta":"{}"},` +
+			`{"owner":"p","mode":4,"ticket":3,"since":300,"until":1700}]`),
 		Claimed: 1800,
 	}
 }
 
 // A row that is read and written stays the same, except for expired claims.
 func TestRowRoundTrip(t *testing.T) {
-	for now, want := range map[int64]int{1000: 3, 1500: 2, 1800: 1, 2000: 0} {
+	for now, want := range map[int64]int{1000: 4, 1500: 3, 1800: 1, 2000: 0} {
 		s, err := read(full(), now)
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +58,7 @@ func TestOddRows(t *testing.T) {
 		"claims":   func(r *Row) { r.Claims = []byte("{") },
 		"sorts":    func(r *Row) { r.Claims = []byte(`[{"owner":"r","mode":3,"number":1,"since":1,"until":1,"sorts":1}]`) },
 		"an owner": func(r *Row) { r.Claims = []byte(`[{"mode":3,"number":1,"since":1,"until":1}]`) },
-		"mode 4":   func(r *Row) { r.Claims = []byte(`[{"owner":"r","mode":4,"number":1,"since":1,"until":1}]`) },
+		"mode 0":   func(r *Row) { r.Claims = []byte(`[{"owner":"r","number":1,"since":1,"until":1}]`) },
 		"mode 99":  func(r *Row) { r.Claims = []byte(`[{"owner":"r","mode":99,"number":1,"since":1,"until":1}]`) },
 		"ticket 1": func(r *Row) { r.Claims = []byte(`[{"owner":"r","mode":3,"number":1,"ticket":1,"since":1,"until":1}]`) },
 		"ticket 0": func(r *Row) { r.Granted = 0 },
