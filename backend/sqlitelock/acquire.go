@@ -34,16 +34,21 @@ func (t *tx) acquire(r driver.Request, meta string) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	fence := number << claims.SpanBits
+	fence, limit := number<<claims.SpanBits, l.Limit
 	d := l.Acquire(&r, claims.Claim{Fence: fence, Meta: meta}, now)
 	if err := t.write(l, &r, d, now); err != nil {
 		return driver.Grant{}, err
 	}
+	if d.Err == nil {
+		l.Number = number
+	}
+	if d.Err == nil || l.Limit != limit {
+		if _, err := t.putLock.exec(r.Name, int64(l.Kind), int64(l.Limit), l.Number); err != nil {
+			return driver.Grant{}, err
+		}
+	}
 	if d.Err != nil {
 		return driver.Grant{}, d.Err
-	}
-	if _, err := t.putLock.exec(r.Name, int64(l.Kind), int64(l.Limit), number); err != nil {
-		return driver.Grant{}, err
 	}
 	if l.fresh {
 		t.added++

@@ -66,10 +66,10 @@ func (c *Claim) request(limit int) driver.Request {
 
 // Lock is the state of one name.
 type Lock struct {
-	Kind   driver.Mode // Exclusive, Write or Counted; Write stands for Read too
-	Limit  int
-	Number int64   // of the last grant, see Next
-	Claims []Claim // holds, then places in their order; see Sort and Expire
+	Kind   driver.Mode // of the last grant: Exclusive, Write or Counted; Write stands for Read too
+	Limit  int         // of the permits that are held or waited for
+	Number int64       // of the last grant, see Next
+	Claims []Claim     // holds, then places in their order; see Sort and Expire
 }
 
 func order(a, b Claim) int {
@@ -143,7 +143,10 @@ func (l *Lock) Info(name string, now int64) driver.Info {
 	}
 	i.WaiterCount = len(i.Waiters)
 	if len(i.Holders) > 0 {
-		i.Mode, i.Limit = i.Holders[0].Mode, l.Limit
+		i.Mode = i.Holders[0].Mode
+	}
+	if i.Mode == driver.Counted {
+		i.Limit = l.Limit
 	}
 	return i
 }

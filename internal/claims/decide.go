@@ -28,32 +28,40 @@ func (l *Lock) Acquire(r *driver.Request, c Claim, now int64) Decision {
 	if !l.Admits(r) {
 		d := Decision{First: l.limitTurn(now) != nil}
 		d.Err = l.refusal(r, now)
-		d.Own = r.Queue && l.enqueue(own, c, r.TTL)
+		d.Own = r.Queue && l.enqueue(own, c, r)
 		return d
 	}
 	d := Decision{Own: true}
 	if own != nil && own.Holds() {
 		c.Since, c.Until, d.Frees = own.Since, max(c.Until, own.Until), own.Mode != r.Mode
 	}
-	l.Kind, l.Limit = KindOf(r.Mode), r.Limit
-	l.put(c)
+	l.Kind = KindOf(r.Mode)
+	l.add(c, r)
 	return d
+}
+
+// add puts in a claim as requested.
+func (l *Lock) add(c Claim, r *driver.Request) {
+	if r.Mode == driver.Counted {
+		l.Limit = r.Limit
+	}
+	l.put(c)
 }
 
 // enqueue makes c the owner's place at the end of the queue. It keeps the place that the owner has, and reports whether
 // that changed.
-func (l *Lock) enqueue(own *Claim, c Claim, ttl time.Duration) bool {
+func (l *Lock) enqueue(own *Claim, c Claim, r *driver.Request) bool {
 	now := c.Since
-	c.Fence, c.OnRevoke, c.Until = 0, nil, now+int64(placeLife(ttl))
+	c.Fence, c.OnRevoke, c.Until = 0, nil, now+int64(placeLife(r.TTL))
 	switch {
 	case own == nil:
 		c.Place = l.nextPlace()
-	case own.Until >= now+int64(ttl) && own.Address == c.Address:
+	case own.Until >= now+int64(r.TTL) && own.Address == c.Address:
 		return false
 	default:
 		c.Place, c.Since = own.Place, own.Since
 	}
-	l.put(c)
+	l.add(c, r)
 	return true
 }
 
@@ -70,22 +78,22 @@ func (l *Lock) nextPlace() int64 {
 	return 1
 }
 
-// check refuses a request that can't be granted as long as the lock has other claims.
+// check refuses a request that waiting does not help. Permits that are waited for count like those that are held: who waits behind
+// them would be refused after the wait.
 func (l *Lock) check(r *driver.Request) error {
-	if len(l.Claims) == 0 {
-		return nil
-	}
-	if l.Kind != KindOf(r.Mode) {
-		return fmt.Errorf("%w: the name is in use for another kind of lock (%v, not %v)", driver.ErrInvalid, l.Kind, r.Mode)
-	}
-	if r.Mode == driver.Counted && l.Limit != r.Limit {
-		return fmt.Errorf("%w: the semaphore is in use with limit %d, not %d", driver.ErrInvalid, l.Limit, r.Limit)
-	}
-	if own := l.Hold(r.Owner); own != nil && own.Mode == driver.Read && r.Mode == driver.Write {
+	own := l.Claim(r.Owner)
+	switch {
+	case own != nil && !own.Mode.SameKind(r.Mode):
+		return fmt.Errorf("%w: the owner has the lock, or waits for it, as %v, and can't have it as %v", driver.ErrInvalid, own.Mode, r.Mode)
+	case own != nil && own.Holds() && own.Mode == driver.Read && r.Mode == driver.Write:
 		return fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
+	case r.Mode == driver.Counted && l.Limit != r.Limit && slices.ContainsFunc(l.Claims, isPermit):
+		return fmt.Errorf("%w: the semaphore is in use with limit %d, not %d", driver.ErrInvalid, l.Limit, r.Limit)
 	}
 	return nil
 }
+
+func isPermit(c Claim) bool { return c.Mode == driver.Counted }
 
 // Admits reports whether r's owner may hold.
 func (l *Lock) Admits(r *driver.Request) bool {
@@ -93,8 +101,8 @@ func (l *Lock) Admits(r *driver.Request) bool {
 	if r.Mode == driver.Counted {
 		room = r.Limit
 	}
-	for range l.ahead(r) {
-		if room--; room <= 0 {
+	for c := range l.ahead(r) {
+		if room--; room <= 0 || c.Mode != r.Mode {
 			return false
 		}
 	}

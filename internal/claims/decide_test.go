@@ -34,7 +34,6 @@ func lockOf(list string) *Lock {
 		} else {
 			c.Fence = int64(i + 1)
 		}
-		l.Kind = KindOf(c.Mode)
 		l.Claims = append(l.Claims, c)
 	}
 	return l
@@ -87,6 +86,23 @@ func TestAcquire(t *testing.T) {
 		{"c1 | c2", "c3", "c1 c2", "c1 | c2 c3"},
 		{"c1 | c2 c3", "c2", "", "c1 c2 | c3"},
 		{"| c1 c2", "c2", "", "c2 | c1"},
+
+		{"x1", "w2", "x1", "x1 | w2"},
+		{"x1", "r2", "x1", "x1 | r2"},
+		{"x1", "c2", "x1", "x1 | c2"},
+		{"r1", "x2", "r1", "r1 | x2"},
+		{"r1", "c2", "r1", "r1 | c2"},
+		{"c1", "r2", "c1", "c1 | r2"},
+		{"c1", "x2", "c1", "c1 | x2"},
+		{"r1 | x2", "r3", "x2", "r1 | x2 r3"},
+		{"r1 | c2", "r3", "c2", "r1 | c2 r3"},
+		{"c1 | r2", "c3", "c1 r2", "c1 | r2 c3"},
+		{"| r1 c2 r3", "r3", "c2", "| r1 c2 r3"},
+		{"| r1 c2", "c2", "r1", "| r1 c2"},
+		{"x1 | c2 c3", "c3", "x1 c2", "x1 | c2 c3"},
+		{"| c1 c2 r3", "c2", "", "c2 | c1 r3"},
+		{"| c1 r2 c3", "c3", "c1 r2", "| c1 r2 c3"},
+		{"c1 | x2", "c1", "", "c1 | x2"},
 	} {
 		l, r := lockOf(c.lock), requestOf(c.owner)
 		var blockers []string
@@ -112,16 +128,46 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// The other kinds of lock, another limit and an upgrade are refused for good.
+// A permit behind another kind is refused at once if its limit is not that of the permits there, also of those that only wait.
+func TestLimitOfMixedKinds(t *testing.T) {
+	l := lockOf("x1")
+	l.Limit = 0
+	c2, c3, x4 := requestOf("c2"), requestOf("c3"), requestOf("x4")
+	c3.Limit = 3
+	for _, step := range []struct {
+		r     *driver.Request
+		want  error
+		after string
+	}{
+		{&c2, driver.ErrHeld, "x1 | c2"}, {&c3, driver.ErrInvalid, "x1 | c2"}, {&x4, driver.ErrHeld, "x1 | c2 x4"},
+	} {
+		if d := l.Acquire(step.r, Claim{Fence: 100}, now); !errors.Is(d.Err, step.want) || l.String() != step.after {
+			t.Errorf("%s: %v, then %q, want %q", step.r.Owner, d.Err, l, step.after)
+		}
+	}
+	if info := l.Info("x", now); info.Limit != 0 || info.Mode != driver.Exclusive {
+		t.Errorf("a mutex with limit %d, mode %v", info.Limit, info.Mode)
+	}
+	l.Remove("x1")
+	if d := l.Acquire(&c2, Claim{Fence: 100}, now); d.Err != nil || l.Info("x", now).Limit != 2 {
+		t.Errorf("%v, then %q with limit %d", d.Err, l, l.Limit)
+	}
+	l.Remove("c2")
+	if d := l.Acquire(&c3, Claim{Fence: 100}, now); !errors.Is(d.Err, driver.ErrHeld) || l.String() != "| x4 c3" {
+		t.Errorf("behind no permit: %v, then %q", d.Err, l)
+	}
+}
+
+// Another limit, an upgrade, and an owner that has another kind are refused for good.
 func TestRefusedForGood(t *testing.T) {
 	for _, c := range []struct {
 		lock, owner string
 		change      func(*driver.Request)
 		want        error
 	}{
-		{"x1", "r2", nil, driver.ErrInvalid},
-		{"| x1", "c2", nil, driver.ErrInvalid},
-		{"c1", "w2", nil, driver.ErrInvalid},
+		{"x1", "x1", func(r *driver.Request) { r.Mode = driver.Write }, driver.ErrInvalid},
+		{"c1 | r2", "r2", func(r *driver.Request) { r.Mode = driver.Counted }, driver.ErrInvalid},
+		{"x1 | c2", "c3", func(r *driver.Request) { r.Limit = 3 }, driver.ErrInvalid},
 		{"c1", "c2", func(r *driver.Request) { r.Limit = 3 }, driver.ErrInvalid},
 		{"r1", "r1", func(r *driver.Request) { r.Mode = driver.Write }, driver.ErrUnsupported},
 	} {
@@ -157,6 +203,8 @@ func TestRefusal(t *testing.T) {
 		{"r4 r8 r6", "w9", "r4 r8 r6", 4},
 		{"r4 | w8", "r9", "w8", 8},
 		{"c6 c3 | c5", "c9", "c6 c3", 3},
+		{"x6 | c3", "c9", "x6", 3},
+		{"c6 | x3", "c9", "c6", 3},
 	} {
 		l, r := lockOf(c.lock), requestOf(c.owner)
 		held := l.refusal(&r, now)
@@ -197,7 +245,8 @@ func TestPlace(t *testing.T) {
 
 // A free lock is kept for the first place for TurnLife after the attempt of another owner.
 func TestTurnLife(t *testing.T) {
-	for lock, limited := range map[string]bool{"| x9 x8": true, "x7 | x9": false, "| x1": false, "r7 | w9": false, "| r9 w8": true, "c7 | c9": true, "c7 c6 | c9": false} {
+	for lock, limited := range map[string]bool{"| x9 x8": true, "x7 | x9": false, "| x1": false, "r7 | w9": false, "| r9 w8": true, "c7 | c9": true, "c7 c6 | c9": false,
+		"x7 | c9": false, "c7 | r9": false, "| c9 r8": true, "| r9 c8": true} {
 		l := lockOf(lock)
 		r := requestOf(lock[strings.IndexAny(lock, "xrwc"):][:1] + "0")
 		if r.Mode == driver.Read {
@@ -228,6 +277,13 @@ func TestLetsIn(t *testing.T) {
 		{"| r1 r2 w3 r4", "r1 r2", false},
 		{"r1 | r2", "r2", true},
 		{"c1 | c2 c3", "c2", false},
+		{"| r1 r2 c3 r4", "r1 r2", false},
+		{"r1 | c2 r3", "", false},
+		{"| c1 c2 c3 r4", "c1 c2", false},
+		{"c1 | c2 r3", "c2", false},
+		{"x1 | r2 c3", "", false},
+		{"| x1 r2", "x1", false},
+		{"| w1 x2", "w1", false},
 	} {
 		places, others := lockOf(c.lock).LetsIn()
 		var got []string
