@@ -93,7 +93,7 @@ func (a *attempt) try(ctx context.Context, l *lease, kept <-chan struct{}) (driv
 		a.b.owners.found(nil, a.Name, &q[i])
 		return driver.Grant{}, errChanged
 	}
-	err = checkHolders(q, a.Request)
+	err = checkLimit(q, a.Request)
 	if err == nil && blocker(q, a.Mode, a.Limit) != nil {
 		a.passTurn(ctx, q)
 		err = q.heldError()
@@ -146,7 +146,7 @@ func (a *attempt) enqueue(ctx context.Context, l *lease, kept <-chan struct{}, f
 		a.b.owners.found(nil, a.Name, &q[i])
 		return driver.Grant{}, errChanged
 	}
-	if !a.Queue && checkHolders(q[:i], a.Request) == nil && blocker(q[:i], a.Mode, a.Limit) != nil {
+	if !a.Queue && checkLimit(q[:i], a.Request) == nil && blocker(q[:i], a.Mode, a.Limit) != nil {
 		if _, err := a.leave(ctx, o); err != nil {
 			return driver.Grant{}, err
 		}
@@ -163,8 +163,8 @@ func (a *attempt) wait(ctx context.Context, o *ownerState, q lockQueue, i int, a
 	ahead := q[:i]
 	by := blocker(ahead, a.Mode, a.Limit)
 	switch {
-	case checkHolders(ahead, a.Request) != nil:
-		return driver.Grant{}, a.leaveWrongKind(ctx, o)
+	case checkLimit(ahead, a.Request) != nil:
+		return driver.Grant{}, a.leaveOtherLimit(ctx, o)
 	case by == nil:
 		return a.promote(ctx, o)
 	}
@@ -176,14 +176,14 @@ func (a *attempt) wait(ctx context.Context, o *ownerState, q lockQueue, i int, a
 	return driver.Grant{}, q.heldError()
 }
 
-// leaveWrongKind deletes the place of a request that is for another kind of lock than the keys ahead. If
+// leaveOtherLimit deletes the place of a request with another limit than the permits ahead. If
 // these are gone by then, they may have been a mistake too.
-func (a *attempt) leaveWrongKind(ctx context.Context, o *ownerState) error {
+func (a *attempt) leaveOtherLimit(ctx context.Context, o *ownerState) error {
 	q, err := a.leave(ctx, o)
 	if err != nil {
 		return err
 	}
-	if err := checkHolders(q, a.Request); err != nil {
+	if err := checkLimit(q, a.Request); err != nil {
 		return err
 	}
 	return q.heldError()
@@ -209,7 +209,7 @@ func (a *attempt) leave(ctx context.Context, o *ownerState) (lockQueue, error) {
 
 // retry makes an attempt for a waiter. If its key is the oldest one it is granted by one transaction.
 func (a *attempt) retry(ctx context.Context, o *ownerState) (driver.Grant, error) {
-	if err := checkConversion(o.mode, o.limit, a.Request); err != nil {
+	if err := checkConversion(o, a.Request); err != nil {
 		return driver.Grant{}, err
 	}
 	var kept <-chan struct{}
@@ -275,7 +275,7 @@ func (a *attempt) promote(ctx context.Context, o *ownerState) (driver.Grant, err
 
 // acquireAgain writes the key of a holder, for a greater fence.
 func (a *attempt) acquireAgain(ctx context.Context, o *ownerState) (driver.Grant, error) {
-	if err := checkConversion(o.mode, o.limit, a.Request); err != nil {
+	if err := checkConversion(o, a.Request); err != nil {
 		return driver.Grant{}, err
 	}
 	resp, err := a.b.batcher.commit(ctx, a.folder, clientv3.OpTxn(

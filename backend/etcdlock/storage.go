@@ -222,35 +222,30 @@ func blockedWhile(ahead lockQueue, by *lockKey, mode driver.Mode, limit int) []c
 	return conds
 }
 
-// checkHolders returns an error if a request is for another kind of lock than the keys ahead.
-// Keys of other programs block all kinds, but only as long as they exist.
-func checkHolders(ahead lockQueue, r *driver.Request) error {
-	i := slices.IndexFunc(ahead, func(k lockKey) bool { return !k.foreign })
+// checkLimit returns an error if permits ahead, held or waited for, have another limit than the request. Who waits behind
+// them would be refused after the wait.
+func checkLimit(ahead lockQueue, r *driver.Request) error {
+	if r.Mode != driver.Counted {
+		return nil
+	}
+	i := slices.IndexFunc(ahead, func(k lockKey) bool { return k.mode == driver.Counted && k.Limit != r.Limit })
 	if i < 0 {
 		return nil
 	}
-	return checkKind(ahead[i].mode, ahead[i].Limit, r)
-}
-
-// checkKind returns an error if a request is for another kind of lock, or another limit, than the
-// one in use.
-func checkKind(mode driver.Mode, limit int, r *driver.Request) error {
-	switch {
-	case !mode.SameKind(r.Mode):
-		return fmt.Errorf("%w: %s is in use as %v, requested as %v", driver.ErrInvalid, driver.Quote(r.Name), mode, r.Mode)
-	case r.Mode == driver.Counted && limit != r.Limit:
-		return fmt.Errorf("%w: %s is in use with limit %d, requested with %d", driver.ErrInvalid, driver.Quote(r.Name), limit, r.Limit)
-	}
-	return nil
+	return fmt.Errorf("%w: %s is in use with limit %d, requested with %d", driver.ErrInvalid, driver.Quote(r.Name), ahead[i].Limit, r.Limit)
 }
 
 // checkConversion returns an error if an Owner's own key can't become the requested one. A read
 // key never becomes a write key, not even in the queue: readers behind it may hold already.
-func checkConversion(mode driver.Mode, limit int, r *driver.Request) error {
-	if mode == driver.Read && r.Mode == driver.Write {
+func checkConversion(own *ownerState, r *driver.Request) error {
+	switch {
+	case own.mode == driver.Read && r.Mode == driver.Write:
 		return fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
+	case !own.mode.SameKind(r.Mode) || r.Mode == driver.Counted && own.limit != r.Limit:
+		return fmt.Errorf("%w: the owner has %s, or waits for it, as %v with limit %d, requested as %v with limit %d",
+			driver.ErrInvalid, driver.Quote(r.Name), own.mode, own.limit, r.Mode, r.Limit)
 	}
-	return checkKind(mode, limit, r)
+	return nil
 }
 
 // folderEmpty holds if there are no keys in the folder.
