@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -312,34 +311,3 @@ var countedChecks = []promise{{name: "counted/limit", needs: semaphore,
 		s.a.renew(one.Hold, nil, "the end of a permit ends no other")
 	},
 }}
-
-var kindChecks = []promise{{name: "kinds/never-independent", every: true,
-	text: "Two kinds of lock under one name are not both granted.",
-	run: func(s *scene) {
-		for _, other := range s.otherKinds() {
-			r := s.a.hold(s.requestFor("as " + other.String()))
-			s.b.excluded(s.requestIn(other, "as "+other.String()))
-			s.a.renew(r.Hold, nil, "an attempt as another kind leaves the holder alone")
-		}
-	},
-}, {name: "kinds/free-again", every: true,
-	text: "An attempt as another kind leaves nothing behind.",
-	run: func(s *scene) {
-		for _, other := range s.otherKinds() {
-			r := s.a.hold(s.requestFor("as " + other.String()))
-			s.b.excluded(s.requestIn(other, "as "+other.String()))
-			s.a.free(r.Hold, nil, "the holder releases")
-			s.b.mustAcquire(s.rival(r), "an attempt as another kind blocks nothing later")
-		}
-	},
-}}
-
-// excluded must be refused, as held or as invalid.
-func (c *conn) excluded(r driver.Request) {
-	if c.over() {
-		return
-	}
-	_, err := c.acquire(r)
-	c.want(errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrInvalid),
-		"kinds of lock under one name are not independent: Acquire as %v answered %w; want ErrHeld or ErrInvalid", r.Mode, answer(err))
-}

@@ -121,13 +121,6 @@ var modeMutants = []mutant{{
 		return p.renewOne(h)
 	}),
 }, {
-	"kinds of lock are independent", "kinds/never-independent",
-	requests(func(r *driver.Request) {
-		if r.Mode == driver.Counted {
-			r.Name += " as semaphore"
-		}
-	}),
-}, {
 	"a mode that is not claimed is accepted", "caps/unclaimed-mode",
 	func(_ *lab, p *patched) { p.caps.Modes = driver.Modes(driver.Exclusive) },
 }, {
@@ -178,21 +171,4 @@ var modeMutants = []mutant{{
 	},
 }, {
 	"all permits have the TTL of the last", "counted/expired-permit", sharedTTL(driver.Counted),
-}, {
-	"an attempt as another kind changes the kind", "kinds/free-again",
-	func(l *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			var kind string
-			l.locked(func() { kind = l.notes[r.Name] })
-			if kind != "" && kind != r.Mode.String() {
-				return driver.Grant{}, driver.ErrInvalid
-			}
-			g, err := acquire(ctx, r)
-			if errors.Is(err, driver.ErrInvalid) {
-				l.locked(func() { l.notes[r.Name] = r.Mode.String() })
-			}
-			return g, err
-		}
-	},
 }}

@@ -189,6 +189,37 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		s.a.inTurn(turn).refused(queued(late), "a new reader does not pass a writer in the queue")
 		s.b.inTurn(turn).mustAcquire(queued(w), "the first in the queue gets the lock")
 	},
+}, {name: "queue/writer-behind-readers",
+	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
+	text:  "A writer in the queue gets the lock when the readers before it have left, and before the readers that came later.",
+	run: func(s *scene) {
+		one, two, late, w := s.reader(), s.reader(), s.reader(), s.writer()
+		s.a.hold(one)
+		s.b.mustAcquire(two, "readers share")
+		s.b.refused(queued(w), "no writer beside a reader")
+		s.a.refused(queued(late), "a new reader does not pass a writer in the queue")
+		s.a.free(one.Hold, nil, "the holder releases")
+		s.b.refused(queued(w), "no writer beside the last reader")
+		s.a.refused(queued(late), "a new reader does not pass a writer in the queue")
+		turn := time.Now()
+		s.b.free(two.Hold, nil, "the holder releases")
+		s.a.inTurn(turn).refused(queued(late), "a new reader does not pass a writer in the queue")
+		s.b.inTurn(turn).mustAcquire(queued(w), "the first in the queue gets the lock")
+		s.b.free(w.Hold, nil, "the holder releases")
+		s.a.mustAcquire(queued(late), "the next in the queue gets the lock")
+	},
+}, {name: "queue/dead-reader",
+	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
+	text:  "The place of a reader that stops asking does not block the writer behind it.",
+	run: func(s *scene) {
+		r, dead, w := s.writer(), s.brief(s.reader()), s.writer()
+		s.b.hold(r)
+		s.a.refused(queued(dead), "no reader beside a writer")
+		s.b.refused(queued(w), "a lock has one holder at a time")
+		s.a.fallSilent()
+		s.b.free(r.Hold, nil, "the holder releases")
+		s.b.eventually(queued(w), s.TTL, "a dead place does not block those behind it")
+	},
 }, {name: "queue/readers-behind-writer-share",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
 	text:  "Readers behind a writer in the queue get the lock together after it.",

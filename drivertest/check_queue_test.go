@@ -84,6 +84,16 @@ var queueMutants = []mutant{{
 	"a refusal reports a minute more than a place lives", "queue/retry",
 	retries(func(d time.Duration) time.Duration { return d + time.Minute }),
 }, {
+	"a writer that asks again goes behind the readers", "queue/writer-behind-readers",
+	attempts(func(p *patched, r *driver.Request) error {
+		if r.Mode == driver.Write && p.waits(r.Name, r.Owner) {
+			p.mem.Release(context.Background(), r.Hold)
+		}
+		return nil
+	}),
+}, {
+	"the place of a dead reader blocks a writer", "queue/dead-reader", placesStay,
+}, {
 	"readers in the queue get in one by one", "queue/readers-behind-writer-share",
 	attempts(func(p *patched, r *driver.Request) error {
 		if r.Queue && p.holder(r.Name).Mode == driver.Read {

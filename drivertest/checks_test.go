@@ -22,7 +22,7 @@ type mutant struct {
 }
 
 func mutants() []mutant {
-	return slices.Concat(holdMutants, fenceMutants, modeMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants, detachedMutants, refusedMutants)
+	return slices.Concat(holdMutants, fenceMutants, modeMutants, kindMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants, detachedMutants, refusedMutants)
 }
 
 // TestEveryCheckCanFail shows that there is no check without a mutant of its own.

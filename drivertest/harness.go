@@ -78,6 +78,10 @@ type Harness struct {
 	// connection, for a backend to which each costs a connection of a server. 0: up to 200.
 	Holds int
 
+	// KindsApart says that locks have another library's form, which may keep kinds of lock apart: an attempt as
+	// another kind than the one in use may be ErrInvalid. Otherwise it waits in the one queue of its name.
+	KindsApart bool
+
 	// Cut cuts one connection, made by Open, off from its store: its calls get no answer, as
 	// behind a broken network, until restore is called. nil: checks that need it answer ErrNotClaimed.
 	Cut func(b driver.Backend) (restore func())

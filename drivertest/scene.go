@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -309,11 +308,6 @@ func (s *scene) wantNotRevoked(e *revocations, rule string) {
 	}
 	s.sleep(10 * s.pause())
 	s.want(e.calls.Load() == 0, "%s: OnRevoke was called %d times", rule, e.calls.Load())
-}
-
-// otherKinds returns the claimed modes of other kinds of lock than the scene's.
-func (s *scene) otherKinds() []driver.Mode {
-	return slices.DeleteFunc(s.modes(), s.mode.SameKind)
 }
 
 // request asks for the scene's lock for a new owner, for longer than the check takes.

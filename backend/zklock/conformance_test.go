@@ -27,6 +27,8 @@ func TestConformance(t *testing.T) {
 	srv := testserver.SharedZooKeeper(t)
 	var proxies sync.Map // of driver.Backend
 	drivertest.Run(t, drivertest.Harness{
+		KindsApart: true, // as Curator's recipes do
+
 		TTL: 2 * time.Second, // on a busy machine a client must not consider the network broken
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, srv.Addr())
@@ -51,6 +53,8 @@ func TestLongConformanceOfAnEnsemble(t *testing.T) {
 	t.Parallel()
 	g := testserver.SharedZooKeeperCluster(t)
 	drivertest.Run(t, drivertest.Harness{
+		KindsApart: true,
+
 		TTL:  2 * time.Second,
 		Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, patiently(g.URL())) },
 	})

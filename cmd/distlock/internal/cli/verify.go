@@ -144,7 +144,10 @@ func (a *app) verify(o *verifyOptions) (err error) {
 // runChecks starts the checks, some at once, and returns a channel for each result, in their order.
 func runChecks(ctx context.Context, o *verifyOptions, b driver.Backend, r limits, checks []drivertest.Check) []chan checkJSON {
 	limited, _ := capped(o.url, r.conns)
-	h := &drivertest.Harness{Open: opener(limited), TTL: o.ttl, Refuses: refuser(ctx, b), Serial: r.serial, Holds: r.holds}
+	h := &drivertest.Harness{
+		Open: opener(limited), TTL: o.ttl, Refuses: refuser(ctx, b), Serial: r.serial, Holds: r.holds,
+		KindsApart: true, // a store may have another library's form
+	}
 	results, next := make([]chan checkJSON, len(checks)), make(chan int, len(checks))
 	for i := range results {
 		results[i] = make(chan checkJSON, 1)
