@@ -18,8 +18,8 @@ import (
 // yieldPause is how long a run pauses after it gave up a lock that another client requested.
 const yieldPause = time.Second
 
-// otherKindPause is the pause between attempts on a name that is in use as another kind of lock. No
-// server signals the end of that.
+// otherKindPause is the pause between attempts on a name that is in use as another kind of lock, where kinds of lock have no
+// common queue: no server signals the end of that.
 const otherKindPause = 100 * time.Millisecond
 
 // answerTimeout is how long a server may take to answer before it counts as unavailable.
@@ -213,7 +213,8 @@ func (a *acquirer) attempt(ctx context.Context, lock func(context.Context) (*dis
 	}
 }
 
-// otherKind returns ErrHeld if another client holds one of the names, or waits for it, as another kind of lock.
+// otherKind returns ErrHeld if one of the names is in use as another kind of lock, and not as this one too: then the
+// refusal has another reason.
 func (a *acquirer) otherKind() error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
@@ -222,18 +223,17 @@ func (a *acquirer) otherKind() error {
 		if err != nil {
 			continue
 		}
-		held := &distlock.HeldError{}
-		for i, h := range slices.Concat(info.Holders, info.Waiters) {
+		held := &distlock.HeldError{Holders: slices.Concat(info.Holders, info.Waiters)}
+		ours := false
+		for i, h := range held.Holders {
 			mode := h.Mode
 			if i < len(info.Holders) {
 				mode = info.Mode // known of another library's holder, too
 			}
-			if !mode.SameKind(a.o.mode()) {
-				held.Holders = append(held.Holders, h)
-				held.Retry = max(held.Retry, h.Left)
-			}
+			ours = ours || mode.SameKind(a.o.mode())
+			held.Retry = max(held.Retry, h.Left)
 		}
-		if len(held.Holders) > 0 {
+		if len(held.Holders) > 0 && !ours {
 			return &distlock.Error{Op: "lock", Name: name, Kind: distlock.ErrHeld, Err: held}
 		}
 	}

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"cmp"
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
@@ -36,10 +37,12 @@ func (p *process) leads(n int) uint64 {
 }
 
 // awaitWaiter waits until a candidate waits.
-func awaitWaiter(t *testing.T, url, name string) {
+func awaitWaiter(t *testing.T, url, name string) { awaitWaiters(t, url, name, 1) }
+
+func awaitWaiters(t *testing.T, url, name string, n int) {
 	t.Helper()
-	eventually(t, "a candidate waits", func() bool {
-		return strings.Contains(finish(t, url, "show", "--json", name).out.String(), `"waiter_count": 1`)
+	eventually(t, fmt.Sprintf("%d wait", n), func() bool {
+		return strings.Contains(finish(t, url, "show", "--json", name).out.String(), fmt.Sprintf(`"waiter_count": %d`, n))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -142,16 +143,39 @@ func TestPermits(t *testing.T) {
 	finishWith(t, url, 75, "run", "--no-wait", "--permits", "2", "gpu", "--", "true")
 	finishWith(t, url, 64, "run", "--no-wait", "--permits", "3", "gpu", "--", "true")
 	third := start(t, url, "run", "--permits", "2", "gpu", "--", "echo", "third")
+	awaitWaiters(t, url, "gpu", 1)
+	alone := start(t, url, "run", "gpu", "--", "true")
+	awaitWaiters(t, url, "gpu", 2)
+	finishWith(t, url, 64, "run", "--permits", "3", "gpu", "--", "true") // also beside another kind
 	releaseOne()
 	one.must(0)
 	third.must(0).out.await(t, "third")
 	releaseTwo()
 	two.must(0)
+	alone.must(0)
 }
 
-func TestFair(t *testing.T) {
+// Runs of all kinds wait in one queue: one that comes between others that share the lock is served in its turn.
+func TestKindsTakeTurns(t *testing.T) {
 	t.Parallel()
-	finishWith(t, lockFile(t), 0, "run", "--fair", "line", "--", "true")
+	for _, fair := range []string{"", "--fair"} {
+		url, log := lockFile(t), filepath.Join(t.TempDir(), "log")
+		one, release := hold(t, url, slices.Concat(strings.Fields(fair), []string{"--shared", "book"})...)
+		var waiting []*process
+		for i, flags := range []string{"", "--shared", "--shared", "--permits 2", "--shared", ""} {
+			args := slices.Concat([]string{"run", "-q"}, strings.Fields(fair), strings.Fields(flags), []string{"book", "--", "sh", "-c", `echo "$0" >>"$1"`, "run " + flags, log})
+			waiting = append(waiting, start(t, url, args...))
+			awaitWaiters(t, url, "book", i+1)
+		}
+		release()
+		one.must(0)
+		for _, p := range waiting {
+			p.must(0)
+		}
+		if got := string(must.Get(os.ReadFile(log))(t)); got != "run \nrun --shared\nrun --shared\nrun --permits 2\nrun --shared\nrun \n" {
+			t.Errorf("%q: the runs came in the order %q", fair, got)
+		}
+	}
 }
 
 // Two that name the same locks in opposite orders never block each other for ever.
