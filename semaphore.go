@@ -8,7 +8,7 @@ import "context"
 type Semaphore struct{ l lock }
 
 // Semaphore returns a counted lock of limit permits. All users of a name must agree on the limit:
-// another one is refused with ErrInvalid while permits are held.
+// another one is refused with ErrInvalid while permits are held or waited for.
 func (c *Client) Semaphore(name string, limit int, opts ...LockOption) *Semaphore {
 	return &Semaphore{lock{c, c.newSpec(name, Counted, limit, opts)}}
 }

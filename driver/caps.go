@@ -11,8 +11,9 @@ type Mode uint8
 
 // The modes. Exclusive is a mutex; Write and Read are the two sides of a
 // read/write lock; Counted is a permit of a semaphore. Locks of different kinds
-// (mutex, read/write, semaphore) under one name are never silently independent:
-// they exclude each other, or the second is refused with ErrInvalid.
+// (mutex, read/write, semaphore) under one name exclude each other, and wait for
+// each other in one queue. Only where locks have another library's form, which keeps
+// kinds apart, is the second refused, at once, with ErrInvalid.
 const (
 	Exclusive Mode = iota + 1
 	Write

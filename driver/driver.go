@@ -166,7 +166,7 @@ type Request struct {
 	Hold
 
 	// Limit is how many may hold at once; for Counted only. All users of a name
-	// must agree on it; a driver that sees another limit answers ErrInvalid.
+	// must agree on it; a driver answers ErrInvalid while permits are held, or waited for, with another limit.
 	Limit int
 
 	// Fixed says that the hold is not going to be renewed, except by an Extend: it ends by itself

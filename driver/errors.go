@@ -19,8 +19,8 @@ var (
 	// ErrLost: Owner does not hold, as a fact. It is never returned for a mere suspicion.
 	ErrLost = errors.New("distlock: lock lost")
 
-	// ErrInvalid: the request can never succeed: a name that is used for another
-	// kind of lock, another limit, a key with another type. What the coordinator refuses because of who
+	// ErrInvalid: the request can never succeed: another limit, a key with another type, a name
+	// that is used for another kind of lock where the store keeps these apart. What the coordinator refuses because of who
 	// asks is not: a login or a right may be given back.
 	ErrInvalid = errors.New("distlock: invalid request")
 
