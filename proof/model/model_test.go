@@ -30,6 +30,7 @@ var scenarios = []scenario{
 	{name: "floor", spec: "Distlock", constants: map[string]string{"Features": `{"hand-off", "floor"}`, "Tries": "2", "MaxFence": "3"}},
 	{name: "storage", spec: "Distlock", constants: map[string]string{"Features": `{"storage"}`, "MaxNet": "1"}},
 	{name: "queue", spec: "Queue"},
+	{name: "plain", spec: "Plain"},
 	{name: "large: duplicates", spec: "Distlock", large: true, constants: map[string]string{"Features": `{"crash", "duplicate"}`}},
 	{name: "large: hand-off and storage", spec: "Distlock", large: true,
 		constants: map[string]string{"Features": `{"hand-off", "storage"}`, "Tries": "2", "Span": "2", "MaxFence": "4"}},
@@ -38,6 +39,7 @@ var scenarios = []scenario{
 	{name: "large: server", spec: "Distlock", large: true, constants: map[string]string{"Features": `{"server", "extend"}`}},
 	{name: "large: queue", spec: "Queue", large: true,
 		constants: map[string]string{"Processes": `{"p", "q", "r", "s"}`, "MaxDead": "2", "TTL": "8"}},
+	{name: "large: plain", spec: "Plain", large: true, constants: map[string]string{"MaxFence": "4", "MaxBreaks": "2"}},
 }
 
 func scenarioOf(name string) scenario {
@@ -68,6 +70,12 @@ var mutants = []struct{ name, scenario, promise string }{
 	{"dead-place-stays", "queue", "QueueMovesOn"},
 	{"release-wakes-all", "queue", "OneWakeUp"},
 	{"queue-is-passed", "queue", "NoOnePasses"},
+	{"fence-before-set", "plain", "FencesIncrease"},
+	{"no-read-back", "plain", "FencesIncrease"},
+	{"exists-before-delete", "plain", "NoWakeUpLost"},
+	{"grant-past-queue", "plain", "NoOnePasses"},
+	{"reader-passes-writer", "plain", "NoOnePasses"},
+	{"release-wakes-one", "plain", "NoWakeUpLost"},
 }
 
 // TestLongModel looks at every state of the small scenarios.
