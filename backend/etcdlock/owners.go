@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -114,6 +115,19 @@ func (s *owners) add(r *driver.Request, key string, l *lease, created int64) *ow
 	}
 	s.byOwner[r.Owner] = o
 	return o
+}
+
+// checkConversion returns an error if an Owner's own key can't become the requested one. A read
+// key never becomes a write key, not even in the queue: readers behind it may hold already.
+func checkConversion(own *ownerState, r *driver.Request) error {
+	switch {
+	case own.mode == driver.Read && r.Mode == driver.Write:
+		return fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
+	case !own.mode.SameKind(r.Mode) || r.Mode == driver.Counted && own.limit != r.Limit:
+		return fmt.Errorf("%w: the owner has %s, or waits for it, as %v with limit %d, requested as %v with limit %d",
+			driver.ErrInvalid, driver.Quote(r.Name), own.mode, own.limit, r.Mode, r.Limit)
+	}
+	return nil
 }
 
 // minSweep is the least number of states that are swept.

@@ -235,19 +235,6 @@ func checkLimit(ahead lockQueue, r *driver.Request) error {
 	return fmt.Errorf("%w: %s is in use with limit %d, requested with %d", driver.ErrInvalid, driver.Quote(r.Name), ahead[i].Limit, r.Limit)
 }
 
-// checkConversion returns an error if an Owner's own key can't become the requested one. A read
-// key never becomes a write key, not even in the queue: readers behind it may hold already.
-func checkConversion(own *ownerState, r *driver.Request) error {
-	switch {
-	case own.mode == driver.Read && r.Mode == driver.Write:
-		return fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
-	case !own.mode.SameKind(r.Mode) || r.Mode == driver.Counted && own.limit != r.Limit:
-		return fmt.Errorf("%w: the owner has %s, or waits for it, as %v with limit %d, requested as %v with limit %d",
-			driver.ErrInvalid, driver.Quote(r.Name), own.mode, own.limit, r.Mode, r.Limit)
-	}
-	return nil
-}
-
 // folderEmpty holds if there are no keys in the folder.
 func folderEmpty(folder string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(folder).WithRange(folderEnd(folder)), "=", 0)
