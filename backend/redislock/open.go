@@ -2,10 +2,10 @@ package redislock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"reflect"
@@ -52,24 +52,15 @@ func OpenWith(ctx context.Context, rawURL string, opts *OpenOptions) (*Backend, 
 	return openURL(ctx, u, opts)
 }
 
-// boundedCredentials bounds each call of credentials: a connection that carries the commands of many has no caller's context.
-func boundedCredentials(timeout time.Duration, credentials netaddr.Credentials) netaddr.Credentials {
-	return func(ctx context.Context) (user, password string, err error) {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		return credentials(ctx)
-	}
-}
-
 func openURL(ctx context.Context, u *url.URL, opts *OpenOptions) (*Backend, error) {
 	t, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
 	if opts != nil && opts.Credentials != nil {
-		t.server.CredentialsProviderContext = boundedCredentials(t.server.DialTimeout, opts.Credentials)
+		t.server.Credentials = opts.Credentials
 	}
-	opening, cancel := context.WithTimeout(ctx, t.server.DialTimeout)
+	opening, cancel := context.WithTimeout(ctx, t.server.Timeout)
 	defer cancel()
 	c := t.connect()
 	b, err := t.open(opening, c)
@@ -84,7 +75,7 @@ func openURL(ctx context.Context, u *url.URL, opts *OpenOptions) (*Backend, erro
 }
 
 func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, error) {
-	b, err := newBackend(c, t.opts, t.server.ReadTimeout)
+	b, err := newBackend(c, t.opts, t.server.Timeout)
 	if err == nil {
 		err = t.check(ctx, c)
 	}
@@ -121,7 +112,7 @@ func (t *urlTarget) explainOpen(err error) error {
 		return err
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		// Either may end first: the context of the question, or the timeout of the connection.
-		silence := "no answer within " + t.server.DialTimeout.String()
+		silence := "no answer within " + t.server.Timeout.String()
 		text = strings.NewReplacer(context.DeadlineExceeded.Error(), silence, os.ErrDeadlineExceeded.Error(), silence).Replace(text)
 	case strings.Contains(text, "invalid reply"):
 		text += ": this is no Redis server"
@@ -148,7 +139,7 @@ func (t *urlTarget) connect() redisconn.Client {
 			},
 			DialMaster: func(addr string) redisconn.Server {
 				o := t.optionsFor(t.server, t.certificates, addr)
-				o.OnConnect = mastersOnly
+				o.Check = mastersOnly
 				return redisconn.NewServer(o)
 			}})
 	}
@@ -156,8 +147,8 @@ func (t *urlTarget) connect() redisconn.Client {
 }
 
 // mastersOnly refuses a server that has become a replica, whose data may be old.
-func mastersOnly(ctx context.Context, conn *redis.Conn) error {
-	reply, err := conn.Do(ctx, "HELLO").Result()
+func mastersOnly(do func(words ...string) (any, error)) error {
+	reply, err := do("HELLO")
 	if err == nil && parseHello(reply).replica() {
 		return errReplica
 	}
@@ -277,11 +268,11 @@ func isNil(client any) bool {
 type urlTarget struct {
 	scheme string   // without TLS's s
 	addrs  []string // of servers, or of sentinels
-	server *redis.Options
+	server redisconn.Options
 	opts   *Options
 
-	master   string         // that the sentinels watch
-	sentinel *redis.Options // how to reach them
+	master   string            // that the sentinels watch
+	sentinel redisconn.Options // how to reach them
 
 	certificates, sentinelCertificates *netaddr.Certificates // nil: no TLS
 }
@@ -311,11 +302,7 @@ func parseURL(u *url.URL) (*urlTarget, error) {
 }
 
 func (t *urlTarget) parseParams(p *driver.Params) {
-	timeout := p.Duration("timeout", 5*time.Second)
-	t.server = &redis.Options{
-		Network:     "tcp",
-		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
-	}
+	t.server.Timeout = p.Duration("timeout", 5*time.Second)
 	t.opts = &Options{
 		Layout:         Layout(p.Choice("layout", string(String), string(Redisson))),
 		Prefix:         p.String("prefix", ""),
@@ -324,24 +311,21 @@ func (t *urlTarget) parseParams(p *driver.Params) {
 		Replicas:       p.Int("replicas", 0, 0, maxReplicas),
 		ReplicaTimeout: p.Duration("replica_timeout", 0),
 	}
-	switch t.scheme {
-	case redisconn.SchemeSocket:
+	t.sentinel.Timeout = t.server.Timeout
+	if t.scheme == redisconn.SchemeSocket {
 		t.server.DB = p.Int("db", 0, 0, 1<<20)
-	case redisconn.SchemeSentinel:
-		o := *t.server
-		t.sentinel = &o
 	}
 }
 
 // parseLogin reads who logs in: at the servers, and at the sentinels, which have users of their own.
 func (t *urlTarget) parseLogin(u *url.URL, p *driver.Params) error {
 	login, err := netaddr.Login(u, p)
-	t.server.CredentialsProviderContext = login
-	if t.sentinel == nil {
+	t.server.Credentials = login
+	if t.scheme != redisconn.SchemeSentinel {
 		return err
 	}
 	user, password, path := p.String("sentinel_user", ""), p.String("sentinel_password", ""), p.String("sentinel_password_file", "")
-	t.sentinel.Username, t.sentinel.Password = user, password
+	t.sentinel.Credentials = func(context.Context) (string, string, error) { return user, password, nil }
 	switch {
 	case path != "" && password != "":
 		return errors.Join(err, fmt.Errorf("%w: the parameters sentinel_password and sentinel_password_file: want one of them", driver.ErrInvalid))
@@ -349,7 +333,7 @@ func (t *urlTarget) parseLogin(u *url.URL, p *driver.Params) error {
 		return err
 	}
 	read := netaddr.FileCredentials(user, path)
-	t.sentinel.CredentialsProviderContext = read
+	t.sentinel.Credentials = read
 	if _, _, unread := read(context.Background()); unread != nil {
 		err = errors.Join(err, fmt.Errorf("%w: for the sentinels: %w", driver.ErrInvalid, unread))
 	}
@@ -360,7 +344,7 @@ func (t *urlTarget) parseLogin(u *url.URL, p *driver.Params) error {
 func (t *urlTarget) parseTLS(p *driver.Params) error {
 	var err error
 	t.certificates, err = netaddr.ReadCertificates(p)
-	if t.sentinel != nil && p.Bool("sentinel_tls", true) {
+	if t.scheme == redisconn.SchemeSentinel && p.Bool("sentinel_tls", true) {
 		t.sentinelCertificates = t.certificates
 	}
 	return err
@@ -414,18 +398,12 @@ func (t *urlTarget) parseDB(db string) error {
 }
 
 // optionsFor returns the options for the server at an address. Each connection reads the certificates again.
-func (t *urlTarget) optionsFor(o *redis.Options, c *netaddr.Certificates, addr string) *redis.Options {
-	own := *o
-	own.Addr = addr
+func (t *urlTarget) optionsFor(o redisconn.Options, c *netaddr.Certificates, addr string) redisconn.Options {
+	o.Addr = addr
 	if c != nil {
-		own.TLSConfig = c.Config() // for the server's name
-		own.Dialer = func(ctx context.Context, network, to string) (net.Conn, error) {
-			secure := *o
-			secure.TLSConfig = redisconn.CertifiedFor(c.Config(), addr, t.addrs)
-			return redis.NewDialer(&secure)(ctx, network, to)
-		}
+		o.TLS = func() *tls.Config { return redisconn.CertifiedFor(c.Config(), addr, t.addrs) }
 	}
-	return &own
+	return o
 }
 
 // name returns the same name for any order of the hosts.

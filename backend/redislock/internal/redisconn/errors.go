@@ -184,7 +184,7 @@ func OtherType(err error) error {
 
 // MarkUnsent marks the error of a command that was not sent, or of which the server has executed nothing.
 func MarkUnsent(err error) error {
-	if Unexecuted(err) {
+	if u := (unwrittenError{}); Unexecuted(err) || errors.As(err, &u) {
 		return driver.Unsent(err)
 	}
 	return unsent.Mark(err)

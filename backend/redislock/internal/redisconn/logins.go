@@ -2,8 +2,11 @@ package redisconn
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/distlock/distlock/internal/netaddr"
 )
 
 // logins remembers for a moment that a login at a server has failed, and why. Each of a thousand callers would make a
@@ -33,20 +36,28 @@ func (l *logins) lately() error {
 	return l.err
 }
 
-type credentials = func(ctx context.Context) (user, password string, err error)
+// ask returns the user and the password of a login; c may be nil.
+func (l *logins) ask(ctx context.Context, c netaddr.Credentials) (user, password string, err error) {
+	if c == nil {
+		return "", "", nil
+	}
+	if user, password, err = c(ctx); err != nil && ctx.Err() == nil {
+		l.failed(err)
+	}
+	return user, password, err
+}
 
-// of returns credentials that are not asked for again right after a login has failed.
-func (l *logins) of(ask credentials) credentials {
-	if ask == nil {
-		return nil
+// refused returns why a server lets us not in, without the password. It remembers a wrong one.
+func (l *logins) refused(err error, password string) error {
+	re, is := AsReply(err)
+	if !is {
+		return err
 	}
-	return func(ctx context.Context) (user, password string, err error) {
-		if err := l.lately(); err != nil {
-			return "", "", err
-		}
-		if user, password, err = ask(ctx); err != nil && ctx.Err() == nil {
-			l.failed(err)
-		}
-		return user, password, err
+	if password != "" { // Redis 5 repeats what it does not know
+		re = &ReplyError{Text: strings.ReplaceAll(re.Text, password, "***")}
 	}
+	if re.HasCode("WRONGPASS") {
+		l.failed(re)
+	}
+	return re
 }

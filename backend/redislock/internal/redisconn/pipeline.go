@@ -20,69 +20,52 @@ func (singleTry) NoRetry() bool { return true }
 // maxPipeline is the maximum of requests that are sent together.
 const maxPipeline = 512
 
-// pipeline sends the commands of many goroutines through one connection at a time. Commands that
+// pipeline sends the commands of many goroutines through a user's client, which may have many connections. Commands that
 // arrive while others are under way wait, and are then sent together. This keeps their order, and
 // a caller that gives up does not disturb the others.
 //
-// A connection without an answer is replaced: a firewall that has forgotten it says nothing, and a
-// new one may work at once. Commands that were sent stay with the old connection, which ends once
-// they are answered or time out. There are at most two connections, so the order of commands is
-// kept on each connection only: see UnansweredError.
+// Commands that wait for a late answer are sent by another goroutine, through another connection. There are at most two.
 type pipeline struct {
-	open func() *pipelineConn // makes a client with one connection, or returns a user's with a pool
+	client *redis.Client
 
-	mu       sync.Mutex
-	current  *pipelineConn
-	previous *pipelineConn // replaced, and not closed yet; may be nil
-	waiting  []*pipelineRequest
-	sending  bool // through current
-	late     lateTimer
-	closed   bool
+	mu      sync.Mutex
+	waiting []*pipelineRequest
+	current *sender // nil: nobody sends
+	former  *sender // which was late, and still is; may be nil
+	late    lateTimer
 }
 
-func newPipeline(open func() *pipelineConn) *pipeline {
-	p := &pipeline{open: open, current: open()}
-	p.late.limit = p.current.client.Options().ReadTimeout
-	if p.late.limit <= 0 {
+// sender is a goroutine that sends one pipeline after the other.
+type sender struct{ began time.Time }
+
+func newPipeline(c *redis.Client) *pipeline {
+	p := &pipeline{client: c}
+	if p.late.limit = c.Options().ReadTimeout; p.late.limit <= 0 {
 		p.late.limit = defaultTimeout
 	}
-	p.late.fire = func() { p.replaceIfLate(false) }
+	p.late.fire = p.replaceLate
 	return p
 }
 
 // pipelineRequest has commands that are sent together.
 type pipelineRequest struct {
 	cmds []singleTry
-	done chan struct{} // nil if the caller sends them itself
-
-	one  [1]singleTry // room for a single command
-	args [11]any      // and for its words, if they are no more
+	done chan struct{}
 }
 
-func (x *pipelineRequest) failed() bool { return x.cmds[len(x.cmds)-1].Err() != nil }
-
-// do returns once the commands of x have results, or with ctx's error if they may still be executed.
+// do returns once the commands have results, or with ctx's error if they have none.
 // No other command comes between them.
-func (p *pipeline) do(ctx context.Context, x *pipelineRequest) error {
+func (p *pipeline) do(ctx context.Context, cmds []singleTry) error {
 	if err := ctx.Err(); err != nil {
-		return err
+		return unwritten(err)
 	}
+	x := &pipelineRequest{cmds, make(chan struct{})}
 	p.mu.Lock()
-	if p.current.own && !p.sending {
-		p.sending = true
-		p.late.begin(false)
-		c := p.current
-		p.mu.Unlock()
-		return p.doDirectly(ctx, c, x)
-	}
-	x.done = make(chan struct{})
 	p.waiting = append(p.waiting, x)
-	if !p.sending {
-		p.sending = true
-		p.late.begin(false)
-		go p.send(p.current)
+	if p.current == nil {
+		p.begin()
 	} else {
-		p.late.queued(ctx)
+		p.late.waits(ctx, p.current.began)
 	}
 	p.mu.Unlock()
 	first, second := bounded.Ends(ctx)
@@ -93,9 +76,15 @@ func (p *pipeline) do(ctx context.Context, x *pipelineRequest) error {
 	case <-second:
 	}
 	if p.withdraw(x) {
-		return ctx.Err()
+		return unwritten(ctx.Err())
 	}
 	return &UnansweredError{Err: ctx.Err(), Done: x.done}
+}
+
+// begin starts a sender. The mutex is held.
+func (p *pipeline) begin() {
+	p.current = &sender{time.Now()}
+	go p.send(p.current)
 }
 
 // withdraw removes a request that was not sent yet, and reports whether it could. Otherwise
@@ -111,105 +100,49 @@ func (p *pipeline) withdraw(x *pipelineRequest) bool {
 	return true
 }
 
-// doDirectly sends commands from the caller's goroutine, while no others are sent: to wake another one and wait for it costs
-// a caller that is alone as much as the server's answer.
-func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, x *pipelineRequest) error {
-	stop := context.AfterFunc(ctx, c.interrupt)
-	c.exec(ctx, x.cmds)
-	interrupted := !stop()
-	var landed chan struct{}
-	p.mu.Lock()
-	switch {
-	case interrupted:
-		c.interrupt() // which may be under way elsewhere, or not have begun
-		landed = make(chan struct{})
-		if p.current == c && p.previous == nil && !p.closed {
-			p.replace()
-		}
-		go p.drain(c, landed)
-	case p.current != c:
-		p.retire(c)
-	case len(p.waiting) > 0:
-		go p.send(c)
-	default:
-		p.sending = false
-	}
-	p.mu.Unlock()
-	switch {
-	case !x.failed() || ctx.Err() == nil:
-		return nil
-	case interrupted:
-		return &UnansweredError{Err: ctx.Err(), Done: landed}
-	}
-	return ctx.Err()
-}
-
-// drain waits for the outcome of commands that were interrupted. Their connection is not used again.
-func (p *pipeline) drain(c *pipelineConn, landed chan struct{}) {
-	c.awaitAnswer()
-	close(landed)
-	p.mu.Lock()
-	if p.current == c && !p.closed {
-		c.close()
-		c = p.open()
-		p.current = c
-	}
-	p.mu.Unlock()
-	p.send(c)
-}
-
-// replaceIfLate replaces the connection if an answer is late, or known to be missing.
-func (p *pipeline) replaceIfLate(known bool) {
+func (p *pipeline) replaceLate() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sending && p.previous == nil && !p.closed && (known || p.late.due()) {
+	p.replaceIfLate()
+}
+
+// replaceIfLate lets another goroutine send if the present one is late. The mutex is held.
+func (p *pipeline) replaceIfLate() {
+	if p.current != nil && len(p.waiting) > 0 && p.late.due(p.current.began) {
 		p.replace()
 	}
 }
 
-// replace continues with a new connection. The mutex is held.
+// replace lets another goroutine send. The mutex is held.
 func (p *pipeline) replace() {
-	p.previous, p.current = p.current, p.open()
-	p.sending = len(p.waiting) > 0
-	p.late.begin(false)
-	if p.sending {
-		go p.send(p.current)
+	if p.current == nil || p.former != nil {
+		return
+	}
+	p.former, p.current = p.current, nil
+	if len(p.waiting) > 0 {
+		p.begin()
 	}
 }
 
-// retire closes a connection that was replaced. The new one may be late as well. The mutex is
-// held.
-func (p *pipeline) retire(c *pipelineConn) {
-	p.previous = nil
-	c.close()
-	if p.sending && !p.closed && p.late.due() {
-		p.replace()
-	}
-}
-
-// close ends both connections, and with them the commands under way.
-func (p *pipeline) close() {
+// reconnect lets later commands not wait for those that are under way.
+func (p *pipeline) reconnect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
-	p.current.close()
-	if p.previous != nil {
-		p.previous.close()
-	}
+	p.replace()
 }
 
-// send sends requests as long as there are any.
-func (p *pipeline) send(c *pipelineConn) {
+// send sends requests as long as there are any, or until another goroutine does.
+func (p *pipeline) send(s *sender) {
 	for {
-		batch := p.next(c)
+		batch := p.next(s)
 		if batch == nil {
 			return
 		}
-		cmds := batch[0].cmds
-		for _, x := range batch[1:] {
+		var cmds []singleTry
+		for _, x := range batch {
 			cmds = append(cmds, x.cmds...)
 		}
-		c.exec(context.Background(), cmds)
+		execPipeline(context.Background(), p.client.Pipeline(), cmds)
 		for _, x := range batch {
 			close(x.done)
 		}
@@ -218,21 +151,25 @@ func (p *pipeline) send(c *pipelineConn) {
 	}
 }
 
-func (p *pipeline) next(c *pipelineConn) []*pipelineRequest {
+func (p *pipeline) next(s *sender) []*pipelineRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.current != c {
-		p.retire(c)
+	if p.former == s {
+		p.former = nil
+		p.replaceIfLate() // the new one may be late as well
 		return nil
 	}
+	p.late.nobody()
 	if len(p.waiting) == 0 {
-		p.sending, p.waiting = false, nil
+		p.current, p.waiting = nil, nil
 		return nil
 	}
 	n := min(len(p.waiting), maxPipeline)
 	batch := p.waiting[:n:n]
 	p.waiting = p.waiting[n:]
-	p.late.begin(len(p.waiting) > 0)
+	if s.began = time.Now(); len(p.waiting) > 0 {
+		p.late.waits(context.Background(), s.began)
+	}
 	return batch
 }
 
@@ -250,51 +187,3 @@ func execPipeline(ctx context.Context, pipe redis.Pipeliner, cmds []singleTry) {
 		cmd.SetErr(err)
 	}
 }
-
-// minAnswerTime is granted to every answer: a caller whose time is almost over is no reason for a
-// new connection.
-const minAnswerTime = 100 * time.Millisecond
-
-// lateTimer fires when the answer to a request is late for the requests behind it: when half of
-// the time is over that one of them has. The owner's mutex guards it, but fire is called without.
-type lateTimer struct {
-	limit time.Duration // of a caller without a deadline
-	fire  func()
-
-	began time.Time
-	at    time.Time // zero: no caller waits
-	timer *time.Timer
-}
-
-// begin notes that a request was sent, and whether others wait behind it.
-func (o *lateTimer) begin(left bool) {
-	o.began, o.at = time.Now(), time.Time{}
-	if left {
-		o.queued(context.Background())
-	}
-}
-
-// queued notes that a caller with this context waits behind the request.
-func (o *lateTimer) queued(ctx context.Context) {
-	has := o.limit
-	if end, ok := ctx.Deadline(); ok {
-		has = min(has, time.Until(end))
-	}
-	// A timer for each caller would cost more. A little later is soon enough.
-	at := o.began.Add(max(has/2, minAnswerTime))
-	if !o.at.IsZero() && o.at.Before(at.Add(has/8)) {
-		return
-	}
-	o.at = at
-	if o.timer == nil {
-		o.timer = time.AfterFunc(time.Until(at), o.fire)
-		return
-	}
-	o.timer.Reset(time.Until(at))
-}
-
-// due reports whether the answer is late.
-func (o *lateTimer) due() bool { return !o.at.IsZero() && !time.Now().Before(o.at) }
-
-// defaultTimeout is the timeout of an answer without ReadTimeout.
-const defaultTimeout = 5 * time.Second

@@ -41,7 +41,7 @@ func (n *proxies) before(addr string) *faultproxy.Proxy {
 var clusterRouters = map[string]func(t *testing.T, addrs []string, n *proxies) *router{
 	"own": func(t *testing.T, addrs []string, n *proxies) *router {
 		return NewCluster("", func(context.Context) ([]string, error) { return addrs, nil }, func(_ context.Context, addr string) (Server, error) {
-			return NewServer(&redis.Options{Addr: addr, Dialer: n.dial, ReadTimeout: time.Hour}), nil
+			return NewServer(Options{Addr: addr, Dialer: n.dial, Timeout: time.Hour}), nil
 		}).(*router)
 	},
 	"go-redis": func(t *testing.T, addrs []string, n *proxies) *router {

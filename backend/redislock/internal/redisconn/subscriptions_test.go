@@ -12,7 +12,6 @@ import (
 
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
-	"github.com/redis/go-redis/v9"
 )
 
 // refusingClient answers every command with an error, or not at all.
@@ -187,7 +186,7 @@ func TestJoinWhileTheConnectionEnds(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 30 {
 		wg.Go(func() {
-			c := NewSingle(NewServer(&redis.Options{Addr: srv.Addr(), ReadTimeout: time.Minute}))
+			c := NewSingle(NewServer(Options{Addr: srv.Addr(), Timeout: time.Minute}))
 			defer c.Close()
 			s := NewSubscriptions(c, NewPubSub(PubSubClassic))
 			defer s.Close()

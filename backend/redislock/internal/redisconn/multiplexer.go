@@ -1,0 +1,235 @@
+package redisconn
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/internal/bounded"
+)
+
+// multiplexer sends the commands of many goroutines through one connection, and keeps their order there. Many are on their way at
+// a time. It knows what it has written: a caller that gives up takes back what is not.
+//
+// A server that owes an answer and is silent gets no more: what is queued goes to a new connection once the server is late. A
+// firewall that has forgotten a connection says nothing, and a new one may work at once. What was written stays with the old
+// connection, until it is answered or times out. There is never a third connection.
+type multiplexer struct {
+	open    func(ctx context.Context) (*wire, error)
+	timeout time.Duration   // of an answer
+	ctx     context.Context // ends at close
+	cancel  context.CancelFunc
+
+	mu      sync.Mutex
+	queue   []*request // of which nothing was written
+	current *pipe      // nil: there is none
+	former  *pipe      // replaced, and owes answers; may be nil
+	dialing bool
+	late    lateTimer // of current, for the queue
+	closed  bool
+}
+
+func newMultiplexer(timeout time.Duration, open func(ctx context.Context) (*wire, error)) *multiplexer {
+	m := &multiplexer{open: open, timeout: timeout}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.late.limit, m.late.fire = timeout, m.replaceLate
+	return m
+}
+
+// do sends a command, and returns its answer.
+func (m *multiplexer) do(ctx context.Context, command []string) (Answer, error) {
+	x := newRequest(command)
+	if err := m.send(ctx, x); err != nil {
+		return Answer{}, err
+	}
+	defer x.free()
+	return x.one, x.err
+}
+
+// doAll sends commands, and returns an answer for each.
+func (m *multiplexer) doAll(ctx context.Context, commands [][]string) ([]Answer, error) {
+	x := newRequest(commands...)
+	if err := m.send(ctx, x); err != nil {
+		return nil, err
+	}
+	defer x.free()
+	if x.n == 1 && x.err == nil {
+		return []Answer{x.one}, nil
+	}
+	return x.all, x.err
+}
+
+// send returns nil once x is over. Otherwise x was given up: its error is an *UnansweredError if it may have been written, and an
+// unwrittenError if not.
+func (m *multiplexer) send(ctx context.Context, x *request) error {
+	if err := ctx.Err(); err != nil {
+		return unwritten(err)
+	}
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return unwritten(ErrClientClosed)
+	}
+	m.queue = append(m.queue, x)
+	switch c, now := m.usable(), time.Now(); {
+	case c == nil:
+		m.dial()
+	case c.writing:
+		// It will be written along.
+	case !c.takes(now):
+		m.late.waits(ctx, c.silent)
+	case c.isIdle() && c.fits(x) && patient(ctx, now):
+		return m.sendAlone(ctx, c, x)
+	default:
+		m.join(c)
+	}
+	m.mu.Unlock()
+	return m.await(ctx, x)
+}
+
+// usable returns the connection for new requests; nil if there is none. The mutex is held, as below.
+func (m *multiplexer) usable() *pipe {
+	if c := m.current; c != nil && c.isIdle() && c.admitted && c.peek.closed() {
+		c.Close()
+		m.current = nil
+	}
+	return m.current
+}
+
+// await waits for the end of x, or takes it back.
+func (m *multiplexer) await(ctx context.Context, x *request) error {
+	first, second := bounded.Ends(ctx)
+	select {
+	case <-x.over:
+		return nil
+	case <-first:
+	case <-second:
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch x.stage {
+	case queued:
+		i := slices.Index(m.queue, x)
+		m.setQueue(slices.Delete(m.queue, i, i+1))
+		return unwritten(ctx.Err())
+	case over:
+		<-x.over
+		return nil
+	}
+	x.later = make(chan struct{})
+	if c := m.current; c != nil && time.Since(c.silent) >= minAnswerTime {
+		m.replace()
+	}
+	return &UnansweredError{Err: ctx.Err(), Done: x.later}
+}
+
+func (m *multiplexer) setQueue(queue []*request) {
+	if m.queue = queue; len(queue) == 0 {
+		m.late.nobody()
+	}
+}
+
+// dial begins to make a connection. If that fails, all that is queued fails.
+func (m *multiplexer) dial() {
+	if m.dialing {
+		return
+	}
+	m.dialing = true
+	go func() {
+		w, err := m.open(m.ctx)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.dialing = false
+		if err == nil && m.closed {
+			w.Close()
+		}
+		if err != nil || m.closed {
+			m.failQueue(err)
+			return
+		}
+		m.current = &pipe{wire: w}
+		m.write(m.current)
+	}()
+}
+
+func (m *multiplexer) failQueue(err error) {
+	for _, x := range m.queue {
+		x.failed(unwritten(err))
+		x.end(nil)
+	}
+	m.setQueue(nil)
+}
+
+func (m *multiplexer) replaceLate() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replaceIfLate()
+}
+
+func (m *multiplexer) replaceIfLate() {
+	if m.current != nil && len(m.queue) > 0 && m.late.due(m.current.silent) {
+		m.replace()
+	}
+}
+
+// replace lets later requests use a new connection if the present one owes an answer, and there is no other.
+func (m *multiplexer) replace() {
+	if m.current == nil || m.current.isIdle() || m.former != nil || m.closed {
+		return
+	}
+	m.former, m.current = m.current, nil
+	if len(m.queue) > 0 {
+		m.dial()
+	}
+}
+
+// reconnect replaces the connection if it owes an answer.
+func (m *multiplexer) reconnect() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replace()
+}
+
+// fail ends a connection. What it owes has an unknown outcome, but for what is just being written: the writer knows more of that.
+func (m *multiplexer) fail(c *pipe, err error) {
+	if c.broken == nil {
+		c.broken = err
+		c.Close()
+	}
+	for _, x := range c.takeSent(c.batch) {
+		x.failed(c.broken)
+		x.end(x.later)
+	}
+	m.forget(c)
+}
+
+// forget is called when c is broken, or was replaced and owes nothing.
+func (m *multiplexer) forget(c *pipe) {
+	switch c {
+	case m.current:
+		m.current = nil
+		if len(m.queue) > 0 && !m.closed {
+			m.dial()
+		}
+	case m.former:
+		c.Close()
+		m.former = nil
+		m.replaceIfLate()
+	}
+}
+
+// close ends all connections, and all that waits.
+func (m *multiplexer) close() {
+	m.cancel()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	for _, c := range []*pipe{m.current, m.former} {
+		if c != nil {
+			m.fail(c, net.ErrClosed)
+		}
+	}
+	m.failQueue(ErrClientClosed)
+}

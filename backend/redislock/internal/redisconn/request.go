@@ -1,0 +1,72 @@
+package redisconn
+
+import "sync"
+
+// request has commands that are sent together. The mutex of its multiplexer guards it, but its bytes until it is queued.
+type request struct {
+	bytes []byte // until they are written
+	size  int
+	n     int // the answers that it gets
+	stage stage
+
+	one Answer   // if n is 1
+	all []Answer // otherwise
+	err error    // in place of answers
+
+	over  chan struct{} // receives once the request is over, unless its caller has given up
+	later chan struct{} // is closed then; nil: the caller waits
+}
+
+type stage uint8
+
+const (
+	queued stage = iota // nothing of it was written
+	sent                // some of it may have been written
+	over                // answered, or failed
+)
+
+var requests = sync.Pool{New: func() any { return &request{over: make(chan struct{}, 1)} }}
+
+// keptBytes is how large a buffer may be that is used again.
+const keptBytes = 16 << 10
+
+func newRequest(commands ...[]string) *request {
+	x := requests.Get().(*request)
+	for _, c := range commands {
+		x.bytes = appendCommand(x.bytes, c)
+	}
+	x.size, x.n, x.stage = len(x.bytes), len(commands), queued
+	return x
+}
+
+// free lets a request be used again that nobody else knows any more.
+func (x *request) free() {
+	x.one, x.all, x.err = Answer{}, nil, nil
+	if x.bytes = x.bytes[:0]; cap(x.bytes) > keptBytes {
+		x.bytes = nil
+	}
+	requests.Put(x)
+}
+
+// answered takes the answers, which are used again if there is a single one. It returns those that are not.
+func (x *request) answered(got []Answer) (rest []Answer) {
+	x.stage = over
+	if x.n == 1 {
+		x.one = got[0]
+		return got[:0]
+	}
+	x.all = got
+	return nil
+}
+
+func (x *request) failed(err error) { x.stage, x.err = over, err }
+
+// end lets the caller go on, or those who wait for the end of what the caller gave up. later is as it was when the
+// request was over.
+func (x *request) end(later chan struct{}) {
+	if later != nil {
+		close(later)
+		return
+	}
+	x.over <- struct{}{}
+}
