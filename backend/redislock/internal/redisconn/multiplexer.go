@@ -73,14 +73,14 @@ func (m *multiplexer) send(ctx context.Context, x *request) error {
 		return unwritten(ErrClientClosed)
 	}
 	m.queue = append(m.queue, x)
-	switch c, now := m.usable(), time.Now(); {
+	switch c := m.usable(); {
 	case c == nil:
 		m.dial()
 	case c.writing:
 		// It will be written along.
-	case !c.takes(now):
+	case !c.takes():
 		m.late.waits(ctx, c.silent)
-	case c.isIdle() && c.fits(x) && patient(ctx, now):
+	case c.isIdle() && !c.crowded && c.fits(x) && patient(ctx):
 		return m.sendAlone(ctx, c, x)
 	default:
 		m.join(c)

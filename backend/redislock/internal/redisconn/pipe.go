@@ -30,6 +30,7 @@ type pipe struct {
 	silent   time.Time  // since when there was no answer, while one is owed
 	writing  bool       // a goroutine writes, until the queue is empty
 	reading  bool       // a goroutine reads, until nothing is owed
+	crowded  bool       // several requests were on their way lately
 	admitted bool       // the server has answered something
 	broken   error      // nil: it works
 
@@ -42,17 +43,17 @@ type pipe struct {
 func (c *pipe) isIdle() bool { return !c.reading }
 
 // takes reports whether more may be written. A connection that may be dead gets no more.
-func (c *pipe) takes(now time.Time) bool {
-	return c.owed == 0 || c.owed < maxOwed && now.Sub(c.silent) < minAnswerTime
+func (c *pipe) takes() bool {
+	return c.owed == 0 || c.owed < maxOwed && time.Since(c.silent) < minAnswerTime
 }
 
 // fits reports whether x can be written without waiting.
 func (c *pipe) fits(x *request) bool { return c.owed+x.size <= aloneBytes }
 
 // patient reports whether a caller has the time to wait for lookUp.
-func patient(ctx context.Context, now time.Time) bool {
+func patient(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
-	return !ok || end.Sub(now) > lookUp
+	return !ok || time.Until(end) > lookUp
 }
 
 // takeSent removes all that is unanswered but the last n.

@@ -25,7 +25,7 @@ func (m *multiplexer) sendAlone(ctx context.Context, c *pipe, x *request) error 
 	defer m.mu.Unlock()
 	switch {
 	case c.broken == nil && err == nil && m.answered(c) == x:
-		if c.owes() {
+		if c.crowded = c.owes(); c.crowded {
 			go m.read(c)
 		} else {
 			m.endReading(c)
@@ -66,7 +66,7 @@ func (m *multiplexer) writeMore(c *pipe) {
 	if len(m.queue) == 0 || c.writing || c != m.current {
 		return
 	}
-	if !c.takes(time.Now()) {
+	if !c.takes() {
 		m.late.waits(context.Background(), c.silent)
 		return
 	}
@@ -102,12 +102,11 @@ func (m *multiplexer) writeBatch(c *pipe, owed int) bool {
 
 // take moves requests from the queue into a batch, until so many bytes are owed. It reports whether there are any.
 func (m *multiplexer) take(c *pipe, owed int) bool {
-	now := time.Now()
-	if c.broken != nil || c != m.current || len(m.queue) == 0 || !c.takes(now) {
+	if c.broken != nil || c != m.current || len(m.queue) == 0 || !c.takes() {
 		return false
 	}
 	if c.owed == 0 {
-		c.silent = now
+		c.silent = time.Now()
 	}
 	c.out, c.batch = c.out[:0], 0
 	for _, x := range m.queue {
@@ -124,6 +123,7 @@ func (m *multiplexer) take(c *pipe, owed int) bool {
 		c.owed += x.size
 		c.sent = append(c.sent, x)
 	}
+	c.crowded = c.batch > 1 || len(c.sent)-c.head > 1
 	m.setQueue(slices.Delete(m.queue, 0, c.batch))
 	return true
 }
@@ -183,7 +183,7 @@ func (m *multiplexer) read(c *pipe) {
 // answered gives the first request its answers, and returns it. It returns nil if the server has refused us.
 func (m *multiplexer) answered(c *pipe) *request {
 	if !c.admitted {
-		if re, is := AsReply(c.got[0].Err); is && re.tooMany() {
+		if re, is := c.got[0].Err.(*ReplyError); is && re.tooMany() {
 			m.fail(c, re) // and has not looked at anything
 			return nil
 		}
@@ -191,7 +191,7 @@ func (m *multiplexer) answered(c *pipe) *request {
 	}
 	x, readonly := c.first(), slices.ContainsFunc(c.got, isReadOnly)
 	c.got = x.answered(c.got)
-	if c.owes() {
+	if c.owes() && !c.in.buffered() {
 		c.silent = time.Now()
 	}
 	if readonly && c == m.current {
@@ -203,7 +203,7 @@ func (m *multiplexer) answered(c *pipe) *request {
 
 // isReadOnly reports whether the server is a replica.
 func isReadOnly(a Answer) bool {
-	re, is := AsReply(a.Err)
+	re, is := a.Err.(*ReplyError)
 	return is && re.HasCode("READONLY")
 }
 
