@@ -22,6 +22,8 @@ type multiplexer struct {
 	ctx     context.Context // ends at close
 	cancel  context.CancelFunc
 
+	requests requests
+
 	mu      sync.Mutex
 	queue   []*request // of which nothing was written
 	current *pipe      // nil: there is none
@@ -40,21 +42,21 @@ func newMultiplexer(timeout time.Duration, open func(ctx context.Context) (*wire
 
 // do sends a command, and returns its answer.
 func (m *multiplexer) do(ctx context.Context, command []string) (Answer, error) {
-	x := newRequest(command)
+	x := m.requests.get(command)
 	if err := m.send(ctx, x); err != nil {
 		return Answer{}, err
 	}
-	defer x.free()
+	defer m.requests.free(x)
 	return x.one, x.err
 }
 
 // doAll sends commands, and returns an answer for each.
 func (m *multiplexer) doAll(ctx context.Context, commands [][]string) ([]Answer, error) {
-	x := newRequest(commands...)
+	x := m.requests.get(commands...)
 	if err := m.send(ctx, x); err != nil {
 		return nil, err
 	}
-	defer x.free()
+	defer m.requests.free(x)
 	if x.n == 1 && x.err == nil {
 		return []Answer{x.one}, nil
 	}

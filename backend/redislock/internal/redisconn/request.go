@@ -25,13 +25,17 @@ const (
 	over                // answered, or failed
 )
 
-var requests = sync.Pool{New: func() any { return &request{over: make(chan struct{}, 1)} }}
+// requests are used again.
+type requests struct{ pool sync.Pool }
 
 // keptBytes is how large a buffer may be that is used again.
 const keptBytes = 16 << 10
 
-func newRequest(commands ...[]string) *request {
-	x := requests.Get().(*request)
+func (r *requests) get(commands ...[]string) *request {
+	x, _ := r.pool.Get().(*request)
+	if x == nil {
+		x = &request{over: make(chan struct{}, 1)}
+	}
 	for _, c := range commands {
 		x.bytes = appendCommand(x.bytes, c)
 	}
@@ -39,13 +43,13 @@ func newRequest(commands ...[]string) *request {
 	return x
 }
 
-// free lets a request be used again that nobody else knows any more.
-func (x *request) free() {
+// free takes back a request that nobody else knows any more.
+func (r *requests) free(x *request) {
 	x.one, x.all, x.err = Answer{}, nil, nil
 	if x.bytes = x.bytes[:0]; cap(x.bytes) > keptBytes {
 		x.bytes = nil
 	}
-	requests.Put(x)
+	r.pool.Put(x)
 }
 
 // answered takes the answers, which are used again if there is a single one. It returns those that are not.

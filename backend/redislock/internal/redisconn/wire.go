@@ -107,11 +107,11 @@ func (w *wire) greet(ctx context.Context, o *Options, l *logins) error {
 	if o.DB != 0 {
 		commands = append(commands, []string{"SELECT", strconv.Itoa(o.DB)})
 	}
-	if err := FirstError(w.exchange(commands)); err != nil {
-		return l.refused(err, password)
+	if len(commands) > 0 {
+		err = FirstError(w.exchange(commands))
 	}
-	if o.Check == nil {
-		return nil
+	if err != nil || o.Check == nil {
+		return l.refused(err, password)
 	}
 	return o.Check(func(words ...string) (any, error) {
 		got := w.exchange([][]string{words})[0]

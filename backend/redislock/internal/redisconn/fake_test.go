@@ -1,0 +1,153 @@
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+)
+
+// scriptedServer is a server whose answers the test gives.
+type scriptedServer struct {
+	t     *testing.T
+	conns chan *fakeConn // one after the other
+	dials error          // in place of connections
+	made  int
+}
+
+// fakeConn is the server's end of a connection. It reads all that comes.
+type fakeConn struct {
+	net.Conn
+	t        *testing.T
+	commands chan string // their last words
+}
+
+func newScriptedServer(t *testing.T) *scriptedServer {
+	return &scriptedServer{t: t, conns: make(chan *fakeConn, 100)}
+}
+
+func (f *scriptedServer) dial(context.Context, string, string) (net.Conn, error) {
+	if f.made++; f.dials != nil {
+		return nil, f.dials
+	}
+	ours, theirs := net.Pipe()
+	c := &fakeConn{theirs, f.t, make(chan string, 10_000)}
+	go func() {
+		for r := newReader(theirs); ; {
+			command, err := r.next()
+			if err != nil {
+				close(c.commands)
+				return
+			}
+			words := Texts(command)
+			c.commands <- words[len(words)-1]
+		}
+	}()
+	f.conns <- c
+	return ours, nil
+}
+
+// gets waits for a command whose last word is this.
+func (c *fakeConn) gets(word string) {
+	c.t.Helper()
+	if got, ok := <-c.commands; got != word {
+		c.t.Errorf("the server has got %q (%v), want %q", got, ok, word)
+	}
+}
+
+func (c *fakeConn) says(text string) { c.Write([]byte(text)) }
+
+// isOpen reports whether the client has not ended the connection, and has sent nothing more.
+func (c *fakeConn) isOpen() bool {
+	synctest.Wait()
+	select {
+	case word, ok := <-c.commands:
+		if ok {
+			c.t.Errorf("the server has got %q, and nobody wants that", word)
+		}
+		return ok
+	default:
+		return true
+	}
+}
+
+// fakeTimeout is how long a client of a scriptedServer waits for an answer.
+const fakeTimeout = time.Minute
+
+// withFake tests a client of a scriptedServer, in virtual time.
+func withFake(t *testing.T, test func(t *testing.T, f *scriptedServer, s *server)) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newScriptedServer(t)
+		s := NewServer(Options{Addr: "fake:1", Timeout: fakeTimeout, Dialer: f.dial}).(*server)
+		defer s.Close()
+		test(t, f, s)
+		s.Close()
+		for len(f.conns) > 0 {
+			(<-f.conns).Close()
+		}
+	})
+}
+
+// call is a command under way.
+type call chan Answer
+
+// ask sends a command, and returns once that has come as far as it gets.
+func ask(ctx context.Context, s Server, word string) call {
+	c := make(call, 1)
+	go func() {
+		reply, err := s.Do(ctx, []string{"GET", word})
+		c <- Answer{reply, err}
+	}()
+	synctest.Wait()
+	return c
+}
+
+func (c call) is(t *testing.T, want string) {
+	t.Helper()
+	if a := <-c; a.Err != nil || a.Reply != want {
+		t.Errorf("the answer is %v, %v; want %q", a.Reply, a.Err, want)
+	}
+}
+
+// isUnsent wants an error that proves that nothing was written.
+func (c call) isUnsent(t *testing.T, why error) {
+	t.Helper()
+	err := MarkUnsent((<-c).Err)
+	expect.Be(t, err, driver.ErrUnsent)
+	expect.Be(t, err, why)
+}
+
+// isUnknown wants an error that leaves the outcome unknown.
+func (c call) isUnknown(t *testing.T, why error) *UnansweredError {
+	t.Helper()
+	err := (<-c).Err
+	expect.Be(t, err, why)
+	if errors.Is(MarkUnsent(err), driver.ErrUnsent) {
+		t.Errorf("%v says that nothing was written", err)
+	}
+	u := (*UnansweredError)(nil)
+	errors.As(err, &u)
+	return u
+}
+
+func isOver(done <-chan struct{}) bool {
+	synctest.Wait()
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+// inTime is a context that ends after a time.
+func inTime(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

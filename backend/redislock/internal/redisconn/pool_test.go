@@ -1,0 +1,118 @@
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// Dedicated connections are used again, and no more than a few are in use.
+func TestDedicatedConnections(t *testing.T) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		var taken []DedicatedConn
+		for range maxDedicated {
+			taken = append(taken, must.Get(s.Dedicated(t.Context()))(t))
+		}
+		for _, why := range []error{context.DeadlineExceeded, errNoneFree} {
+			ctx := t.Context()
+			if why != errNoneFree {
+				ctx = inTime(t, time.Second)
+			}
+			_, err := s.Dedicated(ctx)
+			expect.Be(t, MarkUnsent(err), driver.ErrUnsent)
+			expect.Be(t, err, why)
+		}
+		taken[0].Close(false)
+		taken[0] = must.Get(s.Dedicated(t.Context()))(t)
+		if f.made != maxDedicated {
+			t.Errorf("%d connections, want %d", f.made, maxDedicated)
+		}
+		s.Reconnect()
+		for _, c := range append(taken, must.Get(s.Dedicated(t.Context()))(t)) {
+			c.Close(false)
+		}
+		synctest.Wait()
+		if len(s.wires) != 1 || f.made != maxDedicated+1 {
+			t.Errorf("%d connections stay of %d, want the new one", len(s.wires), f.made)
+		}
+	})
+}
+
+// An idle connection that the server has ended is not used.
+func TestIdleConnectionsThatHaveEnded(t *testing.T) {
+	p := faultproxy.New(t, testserver.SharedRedis(t).Addr())
+	s := NewServer(Options{Addr: p.Addr()})
+	defer s.Close()
+	for range 5 {
+		_, err := s.Do(t.Context(), []string{"PING"})
+		expect.OK(t, err, "shared")
+		c := must.Get(s.Dedicated(t.Context()))(t)
+		expect.OK(t, c.DoAll(t.Context(), [][]string{{"PING"}})[0].Err, "dedicated")
+		c.Close(false)
+		p.Cut()
+	}
+}
+
+// A silent subscription is asked for a sign of life, and is given up if there is none.
+func TestSilentSubscription(t *testing.T) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		events := make(chan Event, 10)
+		began := time.Now()
+		l := must.Get(s.Listen(t.Context(), func(e Event) { events <- e }))(t)
+		c := <-f.conns
+		c.gets("PING")
+		c.says("+PONG\r\n")
+		must.OK(t, l.Subscribe(t.Context(), false, []string{"a"}))
+		c.gets("a")
+		c.says("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n")
+		for _, want := range []Event{{Kind: Subscribed, Channel: "a"}, {Kind: Received, Channel: "a", Message: "hi"}} {
+			if got := <-events; got != want {
+				t.Errorf("%v; want %v", got, want)
+			}
+		}
+		c.gets("PING")
+		c.says("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
+		c.gets("PING")
+		if e := <-events; e.Kind != Broken || time.Since(began) != 3*healthCheck {
+			t.Errorf("%v after %v", e, time.Since(began))
+		}
+		l.Close()
+	})
+}
+
+// A wrong password is remembered for a moment, and stands in no error.
+func TestRefusedLogins(t *testing.T) {
+	for _, text := range []string{"WRONGPASS no s3cret", "ERR unknown command `AUTH`, with args beginning with: `default`, `s3cret`"} {
+		withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+			asked := 0
+			s.o.Credentials = func(context.Context) (string, string, error) {
+				asked++
+				return "", "s3cret", nil
+			}
+			for i := range 3 {
+				a := ask(t.Context(), s, "x")
+				if len(f.conns) > 0 {
+					c := <-f.conns
+					c.gets("s3cret")
+					c.says("-" + text + "\r\n")
+				}
+				err := (<-a).Err
+				if _, is := AsReply(err); !is || strings.Contains(err.Error(), "s3cret") || !errors.As(err, &unwrittenError{}) {
+					t.Errorf("%d: %v", i, err)
+				}
+			}
+			if remembered := strings.HasPrefix(text, "WRONGPASS"); remembered != (asked == 1) {
+				t.Errorf("%s: asked %d times", text, asked)
+			}
+		})
+	}
+}
