@@ -3,7 +3,7 @@
 //
 // A Client finds the Server that has a key: the only one, one of a cluster, or the master that
 // sentinels name. A Server sends commands once and never repeats one that may have been executed.
-// It is reached by go-redis or rueidis.
+// It is reached by a client of our own (NewServer), or by the user's: go-redis or rueidis.
 package redisconn
 
 import (

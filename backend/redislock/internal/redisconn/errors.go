@@ -72,6 +72,13 @@ func (u *UnansweredError) Error() string { return u.Err.Error() }
 
 func (u *UnansweredError) Unwrap() error { return u.Err }
 
+// unwrittenError is the error of commands of which nothing was written to any connection.
+type unwrittenError struct{ error }
+
+func (e unwrittenError) Unwrap() error { return e.error }
+
+func unwritten(err error) error { return unwrittenError{err} }
+
 // ErrClientClosed is in the error of a user's client that is closed, or has closed its connections
 // to a server for good.
 var ErrClientClosed = errors.New("the client is closed")

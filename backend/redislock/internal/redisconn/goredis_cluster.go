@@ -4,11 +4,27 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
 )
+
+// FromGoRedis returns a client that uses a go-redis client, which stays the caller's, and how long
+// that waits for an answer.
+func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
+	switch c := c.(type) {
+	case *redis.Client:
+		return singleClient{newUsersServer(c)}, c.Options().ReadTimeout, nil
+	case *redis.ClusterClient:
+		return newGoRedisCluster(c), c.Options().ReadTimeout, nil
+	case *redis.Ring:
+		return nil, 0, fmt.Errorf("%w: a Ring: while its shards come and go a name has two places, and a lock could have two holders", driver.ErrUnsupported)
+	}
+	return nil, 0, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
+}
 
 // newGoRedisCluster returns a client that uses the connections of a user's cluster client.
 func newGoRedisCluster(c *redis.ClusterClient) Client {

@@ -150,10 +150,3 @@ func (w *wire) answer() (Answer, error) {
 	}
 	return Answer{Reply: reply}, err
 }
-
-// unwrittenError is the error of commands of which nothing was written to any connection.
-type unwrittenError struct{ error }
-
-func (e unwrittenError) Unwrap() error { return e.error }
-
-func unwritten(err error) error { return unwrittenError{err} }
