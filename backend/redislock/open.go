@@ -170,7 +170,7 @@ func (t *urlTarget) check(ctx context.Context, c redisconn.Client) error {
 	reply, err := s.Do(ctx, []string{"HELLO"})
 	re, is := redisconn.AsReply(err)
 	switch {
-	case is && re.UnknownCommand():
+	case is && (re.UnknownCommand() || strings.Contains(re.Text, "arguments for 'auth'")):
 		return fmt.Errorf("%w: the server is older than Redis %d.%d", driver.ErrInvalid, oldestMajor, oldestMinor)
 	case is && re.HasCode("NOPERM"):
 		return nil

@@ -165,6 +165,7 @@ func TestOpenServersOfAnAge(t *testing.T) {
 		{hello("valkey", "8.1.0"), nil},
 		{hello("redis", "5.0.14"), driver.ErrInvalid},
 		{"-ERR unknown command `HELLO`, with args beginning with: \r\n", driver.ErrInvalid},
+		{"-ERR wrong number of arguments for 'auth' command\r\n", driver.ErrInvalid},
 	} {
 		b, err := Open(t.Context(), fakeServer(t, c.answer))
 		if !errors.Is(err, c.want) {

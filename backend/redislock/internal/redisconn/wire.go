@@ -101,7 +101,7 @@ func (w *wire) greet(ctx context.Context, o *Options, l *logins) error {
 	}
 	var commands [][]string
 	if password != "" {
-		// HELLO would need a right of the default user on Redis 6.0.
+		// HELLO does more than is needed, and what stands before servers may not know it.
 		commands = append(commands, []string{"AUTH", cmp.Or(user, "default"), password})
 	}
 	if o.DB != 0 {
