@@ -174,9 +174,13 @@ func (c *contender) attempt() (*Lease, error) {
 		c.owner = c.env.owners.New()
 	}
 	h := &hold{env: c.env, s: c.s, sh: c.sh, owner: c.owner, mode: c.s.mode, leftMode: c.s.mode, handoffs: c.handoffs}
+	request := c.request(h.signalGone)
+	if request.TTL > c.s.terms.TTL {
+		h.longestTTL.Store(int64(request.TTL))
+	}
 	ctx := c.env.calls.context(c.ctx, c.s.terms.CallTimeout)
 	start := c.env.now()
-	grant, err := c.env.backend.Acquire(ctx, c.request(h.signalGone))
+	grant, err := c.env.backend.Acquire(ctx, request)
 	ctx.End()
 	if err != nil {
 		return nil, err
@@ -188,7 +192,7 @@ func (c *contender) attempt() (*Lease, error) {
 // request returns the next request to the backend.
 func (c *contender) request(onLost func()) driver.Request {
 	r := driver.Request{
-		Hold:  driver.Hold{Name: c.s.name, Owner: c.owner, Mode: c.s.mode, TTL: c.s.terms.TTL},
+		Hold:  driver.Hold{Name: c.s.name, Owner: c.owner, Mode: c.s.mode, TTL: c.ttl()},
 		Limit: c.s.limit, Fixed: c.s.terms.Fixed, Queue: c.takesPlace(), Fences: c.s.fences, Meta: c.s.meta, OnLost: onLost,
 	}
 	if c.s.revoked != nil {
@@ -426,7 +430,7 @@ func (c *contender) drop() {
 // dropOwner releases what the role's Owner may have. Another attempt has a fresh one.
 func (c *contender) dropOwner() {
 	if c.unknown {
-		c.env.releaser.Add(driver.Hold{Name: c.s.name, Owner: c.owner, Mode: c.s.mode, TTL: c.s.terms.TTL}, nil)
+		c.env.releaser.Add(driver.Hold{Name: c.s.name, Owner: c.owner, Mode: c.s.mode, TTL: c.ttl()}, nil)
 	}
 	c.owner, c.unknown = "", false
 }

@@ -74,8 +74,9 @@ func MaxHold(d time.Duration) LockOption {
 // Close keeps the lock for what is left of its session, which is a TTL at most, and nothing where the
 // session is a connection.
 //
-// A process that dies before it unlocks keeps the lock for its TTL, and one that loses the lock keeps
-// nothing. MinHold is ErrInvalid if it is more than MaxHold, or than the TTL with WithoutRenewal.
+// A process that dies before it unlocks keeps the lock for its TTL, and for MinHold if it was taken without
+// a wait (TryLock, TryDo) and holds end with no session. One that loses the lock keeps nothing. MinHold is
+// ErrInvalid if it is more than MaxHold, or than the TTL with WithoutRenewal.
 func MinHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.minHold = d }}
 }
