@@ -27,13 +27,14 @@ const urlVariable = "DISTLOCK_URL"
 
 // app is one run of the program.
 type app struct {
-	args     []string // of the program
-	url      text     // --url
-	local    bool     // --local
-	location string   // the URL that was opened
-	out      io.Writer
-	err      io.Writer
-	secrets  []string // are replaced in messages
+	args       []string // of the program
+	url        text     // --url
+	local      bool     // --local
+	location   string   // the URL that was opened
+	everywhere bool     // the command is started on many hosts, and from any directory
+	out        io.Writer
+	err        io.Writer
+	secrets    []string // are replaced in messages
 }
 
 func (a *app) printf(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }

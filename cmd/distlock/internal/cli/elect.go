@@ -69,13 +69,13 @@ func (a *app) leaderCommand() *cobra.Command {
 		Short: "Show which process leads an election",
 		Long: `Leader prints the program, pid and host of the process that leads the election NAME, the
 fence of its term, since when it leads, and the metadata that it publishes. Values that
-the server does not report are omitted. If there is no leader, it says so.
+the server does not report are omitted. If there is no leader, it says so, and ends with 1.
 
 With --watch, it prints a line now and after each change, until it is interrupted. It
 looks about every three seconds, and so can miss shorter terms.
 
-Another process may lead by the time you read the output. Exit codes: 0, also without a
-leader; 64 for wrong usage; 69 if the server can't be reached.`,
+Another process may lead by the time you read the output. Exit codes: 0; 1 without a leader;
+64 for wrong usage; 69 if the server can't be reached.`,
 		Example: `  distlock leader web
   distlock leader --json web | jq -r .leader.meta.address
   distlock leader --watch --json web | jq --unbuffered -r '.leader.host // "none"'`,
@@ -88,7 +88,11 @@ leader; 64 for wrong usage; 69 if the server can't be reached.`,
 				if watch {
 					return a.watchLeaders(ctx, c.Election(args[0]), show)
 				}
-				return show(c.Election(args[0]).Leader(ctx))
+				h, err := c.Election(args[0]).Leader(ctx)
+				if shown := show(h, err); shown != nil || err == nil {
+					return shown
+				}
+				return &exitError{code: exitFailure} // no leader
 			})
 		},
 	}

@@ -15,8 +15,8 @@ import (
 func TestLeader(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "17")
-	wantOutput(t, "no leader\n", "--url", url, "leader", "a:1")
-	wantOutput(t, `
+	wantResult(t, exitFailure, "no leader\n", "--url", url, "leader", "a:1")
+	wantResult(t, exitFailure, `
 {
   "name": "a:1",
   "leader": null

@@ -141,26 +141,45 @@ func (a *app) showCommand() *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show the details of one lock",
 		Long: `Show describes a lock with its holders and waiters. Values that the server does not
-report are omitted or shown as a dash: see distlock help ls.`,
-		Example: "  distlock show backup",
-		Args:    exactly(1, "the name of one lock"),
+report are omitted or shown as a dash: see distlock help ls.
+
+Exit codes: 0; 1 if nobody holds the lock; 64 for wrong usage; 69 if the server can't be
+reached.`,
+		Example: `  distlock show backup
+  distlock show --json backup >/dev/null && echo "a backup is running"`,
+		Args: exactly(1, "the name of one lock"),
 
 		ValidArgsFunction: a.completeNames(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.withClient(func(ctx context.Context, c *distlock.Client) error {
 				info, err := c.Inspect(ctx, args[0])
-				switch {
-				case err != nil:
+				if err != nil {
 					return err
-				case asJSON:
-					return writeJSON(a.out, toJSON(info, time.Now()))
 				}
-				return writeInfo(a.out, info, time.Now())
+				return a.show(ctx, info, asJSON)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
+}
+
+// show prints a lock. For one that nobody holds, the error has the exit code.
+func (a *app) show(ctx context.Context, info distlock.Info, asJSON bool) (err error) {
+	if asJSON {
+		err = writeJSON(a.out, toJSON(info, time.Now()))
+	} else {
+		err = writeInfo(a.out, info, time.Now())
+	}
+	if err != nil || len(info.Holders) > 0 {
+		return err
+	}
+	if !asJSON {
+		if hint := a.elsewhere(ctx, info.Name); hint != "" {
+			a.warnf("%s is free%s", quoted(info.Name), hint)
+		}
+	}
+	return &exitError{code: exitFailure}
 }
 
 // writeInfo writes all details of a lock.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -50,8 +51,13 @@ func golden(s string) string {
 
 func wantOutput(t *testing.T, want string, args ...string) {
 	t.Helper()
+	wantResult(t, 0, want, args...)
+}
+
+func wantResult(t *testing.T, wanted int, want string, args ...string) {
+	t.Helper()
 	code, out, err := inProcess(args...)
-	if code != 0 || err != "" {
+	if code != wanted || err != "" {
 		t.Fatalf("%q: exit code %d, %s", args, code, err)
 	}
 	if got := golden(out); got != strings.TrimPrefix(want, "\n") {
@@ -229,8 +235,8 @@ func enqueue(t *testing.T, c, other *distlock.Client) {
 }
 
 func TestShowFree(t *testing.T) {
-	wantOutput(t, "name  free one\nmode  free\nwaiters  0\n", "--url", "mem:free", "show", "free one")
-	wantOutput(t, `
+	wantResult(t, exitFailure, "name  free one\nmode  free\nwaiters  0\n", "--url", "mem:free", "show", "free one")
+	wantResult(t, exitFailure, `
 {
   "name": "free one",
   "mode": "free",
@@ -239,6 +245,27 @@ func TestShowFree(t *testing.T) {
   "waiter_count": 0
 }
 `, "--url", "mem:free", "show", "--json", "free one")
+}
+
+// Programs with different prefixes do not exclude each other; ls and show hint at it where they find nothing.
+func TestHintAtOtherPrefixes(t *testing.T) {
+	srv := testserver.Redis(t)
+	c := must.Get(distlock.Open(t.Context(), srv.URL()+"?prefix=locks:", nil))(t)
+	t.Cleanup(func() { expect.OK(t, c.Close(), "Close") })
+	must.Get(c.Mutex("report").TryLock(t.Context()))(t)
+	for _, prefix := range []string{"", "?prefix=app:"} {
+		for _, args := range [][]string{{"ls", "x"}, {"show", "report"}} {
+			_, _, err := inProcess(append([]string{"--url", srv.URL() + prefix}, args...)...)
+			if hinted := strings.Contains(err, `"locks:report"`); hinted != (prefix != "" || args[0] == "show") || strings.Count(err, "\n") > 1 {
+				t.Errorf("%q with the prefix %q: %q", args, prefix, err)
+			}
+		}
+	}
+	for _, args := range [][]string{{"ls", "-o", "name", "x"}, {"show", "other"}, {"show", "--json", "report2"}} {
+		if _, _, err := inProcess(append([]string{"--url", srv.URL() + "?prefix=locks:"}, args...)...); strings.Contains(err, "prefixes") {
+			t.Errorf("%q: %q", args, err)
+		}
+	}
 }
 
 func TestUnlock(t *testing.T) {

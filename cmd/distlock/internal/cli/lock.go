@@ -111,7 +111,7 @@ func (a *app) lockAndLeave(o *runOptions, file string) (err error) {
 	}
 	leases, err := t.acquireUnlessCaught(signals, 0)
 	if err != nil {
-		return o.outcomeOfWait(err)
+		return a.outcomeOfWait(o, err)
 	}
 	return a.leaveHeld(leases.Leases()[0], file)
 }

@@ -118,12 +118,21 @@ func (a *app) writeList(w io.Writer, o *lsOptions, infos []distlock.Info) error 
 		return nil
 	case len(infos) > 0:
 		return infoTable(infos, o.format == formatWide).write(w)
-	case o.prefix == "":
-		a.warnf("no locks are held")
-	default:
-		a.warnf("no locks are held under %s", quoted(o.prefix))
 	}
+	a.warnNone(o)
 	return nil
+}
+
+// warnNone says that no locks are held. A list that is shown again and again does not look elsewhere each time.
+func (a *app) warnNone(o *lsOptions) {
+	none, hint := "no locks are held", ""
+	if o.prefix != "" {
+		none += " under " + quoted(o.prefix)
+	}
+	if !o.watch {
+		hint = a.elsewhere(context.Background(), "")
+	}
+	a.warnf("%s%s", none, hint)
 }
 
 func listJSON(infos []distlock.Info) []lockJSON {

@@ -35,17 +35,45 @@ func (a *app) backendURL() (string, error) {
 		return localURL()
 	}
 	u, err := a.givenURL()
-	if u == "" && err == nil {
+	given := u != ""
+	if !given && err == nil {
 		u, err = configuredURL()
 	}
 	if u != "" || err != nil {
 		a.secrets = append(a.secrets, passwordsOf(u)...)
+		if err == nil {
+			u, err = a.absolute(u, given)
+		}
 		return u, err
+	}
+	if a.everywhere {
+		return "", usage("no --url, %s or config file is given, so each host would run the command; want a server that all of them reach, in /etc/distlock.url for instance, or --local for this host alone", urlVariable)
 	}
 	if u, err = localURL(); err == nil {
 		a.warnf("no --url, %s or config file is given, so only this user on this host sees the locks (%s); use --local to confirm that", urlVariable, u)
 	}
 	return u, err
+}
+
+// absolute returns a URL that means the same file in every directory: two programs that lock different files do not exclude
+// each other. Where a relative path is sure to be a mistake, it is an error, and else the file is named.
+func (a *app) absolute(rawURL string, given bool) (string, error) {
+	path, ok := strings.CutPrefix(rawURL, "sqlite:")
+	path, query, _ := strings.Cut(path, "?")
+	if !ok || path == "" || strings.HasPrefix(path, "/") || runtime.GOOS == "windows" {
+		return rawURL, nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", usage("%s depends on the working directory, which is not known: %w; want sqlite:/path/to/locks.db", rawURL, err)
+	}
+	u := (&url.URL{Scheme: "sqlite", Path: dir}).JoinPath(path)
+	u.RawQuery = query
+	if a.everywhere || !given {
+		return "", usage("%s is another file in each working directory; want its full path, as here %s", rawURL, u)
+	}
+	a.warnf("%s is another file in each working directory; here it is %s", rawURL, u)
+	return u.String(), nil
 }
 
 func errLocalURL() error { return usage("--local and --url exclude each other; want one of them") }

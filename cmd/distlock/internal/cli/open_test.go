@@ -102,6 +102,43 @@ func TestNoPasswordFromConfigFile(t *testing.T) {
 	}
 }
 
+// A relative path is another file for each working directory: the file is named, and a config file can't have one.
+func TestRelativePath(t *testing.T) {
+	path := configFile(t, "sqlite:locks.db\n", 0o600)
+	t.Chdir(t.TempDir())
+	dir := must.Get(os.Getwd())(t)
+	want := "sqlite://" + dir + "/locks.db"
+	if code, _, err := inProcess("ls"); code != exitUsage || !strings.Contains(err, want) {
+		t.Errorf("in a config file: got %d, %q", code, err)
+	}
+	must.OK(t, os.Remove(path))
+	for given, want := range map[string]string{
+		"sqlite:locks.db": want, "sqlite:./a/../locks.db": want, "sqlite:my%20locks.db?synchronous=full": "sqlite://" + dir + "/my%20locks.db?synchronous=full",
+	} {
+		code, _, err := inProcess("--url", given, "ls")
+		if code != 0 || !strings.Contains(err, "here it is "+want+"\n") {
+			t.Errorf("%s: got %d, %q; want %s", given, code, err, want)
+		}
+	}
+	for _, given := range []string{want, "sqlite:" + dir + "/locks.db"} {
+		if code, _, err := inProcess("--url", given, "ls"); code != 0 || strings.Contains(err, "directory") {
+			t.Errorf("%s: got %d, %q", given, code, err)
+		}
+	}
+}
+
+// Without a URL every host would run a job.
+func TestCronWantsAServer(t *testing.T) {
+	configFile(t, "sqlite:/x.db", 0o600)
+	must.OK(t, os.Remove(filepath.Join(os.Getenv("XDG_CONFIG_HOME"), "distlock", "url")))
+	if code, _, err := inProcess("cron", "x", "--", "true"); code != exitUsage || !strings.Contains(err, "each host would run the command") || !strings.Contains(err, "/etc/distlock.url") {
+		t.Errorf("got %d, %q", code, err)
+	}
+	if code, _, err := inProcess("cron", "--local", "x", "--", "true"); code != 0 || err != "" {
+		t.Errorf("--local: got %d, %q", code, err)
+	}
+}
+
 // A variable that is empty is a mistake, and the default would hide it.
 func TestEmptyVariable(t *testing.T) {
 	t.Setenv(urlVariable, "")

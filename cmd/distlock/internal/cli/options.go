@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/cmd/distlock/internal/job"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/tick"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -35,11 +36,13 @@ const (
 
 // runOptions are the arguments and flags of run.
 type runOptions struct {
-	verb    string // run or elect
+	verb    string // run, cron or elect
 	again   bool   // elect: also after the command has ended by itself
 	names   []string
 	command []string
-	path    string // of the command
+	line    string        // of a shell, in place of a command
+	path    string        // of the command
+	every   time.Duration // cron: between two ticks
 
 	wait, ttl, minHold, grace time.Duration
 	noWait, shared, fair      bool
@@ -78,9 +81,11 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	f.Var(choice(&o.onLoss, string(job.Term), string(job.Kill), string(job.Ignore)), "on-loss", "signal to the command if the lock can't be renewed: SIGTERM and then SIGKILL, SIGKILL, or none")
 	f.Var(choice(&o.onAsk, askTerm, askIgnore), "on-ask", "signal to the command if another user asks for the lock: SIGTERM, or none")
 	f.Var(duration(&o.grace, false), "grace", "how long before the lock expires the command gets SIGTERM (default: a quarter of the TTL, at most 5s)")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return usage("%w (flags of the command go after --)", err)
-	})
+	cmd.SetFlagErrorFunc(flagsBeforeDash)
+}
+
+func flagsBeforeDash(_ *cobra.Command, err error) error {
+	return usage("%w (flags of the command go after --)", err)
 }
 
 // parse splits the arguments into names and command, and rejects contradictions.
@@ -88,6 +93,12 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	o.verb = cmd.Name()
 	want := fmt.Sprintf("want: distlock %s NAME -- COMMAND", o.verb)
 	dash := cmd.ArgsLenAtDash()
+	if cmd.Flags().Changed("command") {
+		if dash >= 0 || o.line == "" {
+			return usage("%s: -c takes a line for the shell, and no -- COMMAND goes with it; want: distlock %s NAME -c 'LINE'", o.verb, o.verb)
+		}
+		dash, args = len(args), append(args, "sh", "-c", o.line)
+	}
 	switch {
 	case dash < 0:
 		return usage("%s: no -- before the command; %s", o.verb, want)
@@ -95,8 +106,8 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 		return usage("%s: no name of a lock; %s", o.verb, want)
 	case dash == len(args):
 		return usage("%s: no command after --; %s", o.verb, want)
-	case dash > 1 && o.verb == "elect":
-		return usage("elect: got %d names; %s", dash, want)
+	case dash > 1 && o.verb != "run":
+		return usage("%s: got %d names; %s", o.verb, dash, want)
 	}
 	o.names, o.command = args[:dash], args[dash:]
 	o.waitSet, o.graceSet = cmd.Flags().Changed("wait"), cmd.Flags().Changed("grace")
@@ -144,6 +155,9 @@ func (o *runOptions) applyDefaults(caps driver.Caps) error {
 		if caps.MaxTTL > 0 {
 			o.ttl = min(o.ttl, caps.MaxTTL)
 		}
+	}
+	if o.verb == "cron" {
+		o.minHold, o.ttl = tick.Terms(o.every, o.ttl, caps)
 	}
 	o.margin = min(o.ttl/10, time.Second)
 	if !o.graceSet {

@@ -65,11 +65,12 @@ func (a *acquirer) reset() {
 }
 
 // outcomeOfWait returns the result of a run that did not get the lock.
-func (o *runOptions) outcomeOfWait(err error) error {
+func (a *app) outcomeOfWait(o *runOptions, err error) error {
 	if !errors.Is(err, distlock.ErrHeld) {
 		return err
 	}
 	if o.skipOK {
+		a.verbosef(o, "skipped: %w", err)
 		return nil
 	}
 	return &exitError{code: o.busyCode, err: err}

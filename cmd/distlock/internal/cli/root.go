@@ -7,10 +7,12 @@
 //	open.go       from a URL, a config file or neither to a client; the names of locks for completion
 //	run.go        holds locks while a command runs; acquire.go, outcome.go and package job belong to it
 //	options.go    the flags of run, elect and lock
+//	cron.go       run, for a command that many hosts start at the same time
 //	elect.go      runs a command while it is the elected leader; shows the leader
 //	lock.go       lock, renew and release: holds that outlive the command
 //	ls.go         ls
 //	info.go       show and unlock, and the descriptions of locks
+//	elsewhere.go  locks under another prefix of the same server, for ls and show
 //	top.go        the locks live, in a terminal
 //	advise.go     TTLs and waits, from samples; its parts are package advice
 //	verify.go     runs the conformance checks against the user's own server; prints the statements that make tables
@@ -70,8 +72,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return codeOf(err)
 }
 
-const rootHelp = `distlock holds a lock while a command runs, runs a command on one host of many, shows
-who holds which locks, and checks the server that stores them.
+const rootHelp = `distlock holds a lock while a command runs, runs a scheduled command once over many hosts, or
+a service on one of them, shows who holds which locks, and checks the server that stores them.
 
 The server's URL comes from --url, from the environment variable ` + urlVariable + `, or from a
 config file with that one line: ~/.config/distlock/url or /etc/distlock.url, which cron
@@ -87,7 +89,7 @@ func (a *app) rootCommand() *cobra.Command {
 		Short: "Locks across processes and machines",
 		Long:  rootHelp,
 		Example: `  distlock run backup -- ./backup.sh
-  distlock run --no-wait --skip-ok --min-hold 1m nightly -- make report
+  distlock cron nightly -- make report
   distlock elect scheduler -- ./scheduler
   distlock --url redis://localhost:6379 ls
   distlock verify redis://localhost:6379`,
@@ -101,7 +103,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetVersionTemplate("distlock {{.Version}}\n")
 	root.PersistentFlags().Var(&a.url, "url", "URL of the server (default $"+urlVariable+", else a config file, else as --local)")
 	root.PersistentFlags().BoolVar(&a.local, "local", false, "store the locks in a file of this user, for this host only")
-	root.AddCommand(a.runCommand(), a.electCommand(), a.leaderCommand(), a.lockCommand(), a.renewCommand(), a.releaseCommand(),
+	root.AddCommand(a.runCommand(), a.cronCommand(), a.electCommand(), a.leaderCommand(), a.lockCommand(), a.renewCommand(), a.releaseCommand(),
 		a.lsCommand(), a.showCommand(), a.unlockCommand(), a.topCommand(), a.adviseCommand(), a.verifyCommand(),
 		a.serveCommand(), a.tokenCommand(), a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())

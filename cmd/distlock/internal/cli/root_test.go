@@ -38,6 +38,17 @@ func TestUsageErrors(t *testing.T) {
 		{"run --on-loss kill --grace 1s a -- true", "--grace goes with --on-loss term"},
 		{"run --ttl 4s --grace 3s a -- true", "want at most half of it, 2s"},
 		{"run a b a -- true", "named twice"},
+		{"run a -c true -- false", "no -- COMMAND goes with it"},
+		{"run a -c", "flag needs an argument"},
+		{"run -c true", "no name of a lock"},
+		{"run a --command=", "-c takes a line for the shell"},
+		{"cron", "want: distlock cron NAME -- COMMAND"},
+		{"cron a b -- true", "cron: got 2 names"},
+		{"cron --every 0 a -- true", "want more than 0"},
+		{"cron --every often a -- true", "want a duration such as"},
+		{"cron --min-hold 1m a -- true", "unknown flag: --min-hold"},
+		{"cron a -- true", "cron: mem: stores locks in the memory of this process"},
+		{"cron --url sqlite:locks.db a -- true", "is another file in each working directory; want its full path, as here sqlite:///"},
 		{"elect", "want: distlock elect NAME -- COMMAND"},
 		{"elect a b -- true", "elect: got 2 names"},
 		{"elect --wait 1s a -- true", "unknown flag: --wait (flags of the command go after --)"},
@@ -194,7 +205,7 @@ func TestVersionAndCompletion(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"run", "elect", "leader", "ls", "show", "unlock", "verify", "demo oversell", "version", "completion", ""} {
+	for _, name := range []string{"run", "cron", "elect", "leader", "ls", "show", "unlock", "verify", "demo oversell", "version", "completion", ""} {
 		args := strings.Fields(name)
 		_, byFlag, _ := inProcess(append(args, "--help")...)
 		code, byName, err := inProcess(append([]string{"help"}, args...)...)

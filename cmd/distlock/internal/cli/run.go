@@ -28,7 +28,7 @@ func (a *app) runCommand() *cobra.Command {
 		Long:  runHelp,
 		Example: `  distlock run backup -- ./backup.sh
   distlock run --wait 10s deploy:web -- kubectl apply -f web.yaml
-  distlock run --no-wait --skip-ok --min-hold 1m nightly -- make report
+  distlock run deploy -c 'git pull && make install'
   distlock run --permits 3 gpu -- ./train`,
 		Args:                  func(cmd *cobra.Command, args []string) error { return o.parse(cmd, args) },
 		RunE:                  func(*cobra.Command, []string) error { return a.runUnderLocks(o) },
@@ -38,6 +38,7 @@ func (a *app) runCommand() *cobra.Command {
 	o.addWaitFlags(cmd)
 	o.addFlags(cmd)
 	f := cmd.Flags()
+	f.StringVarP(&o.line, "command", "c", "", "run this line by the shell, in place of -- COMMAND")
 	f.Var(duration(&o.minHold, true), "min-hold", "hold the lock for at least this time, even if the command ends sooner")
 	f.BoolVar(&o.skipOK, "skip-ok", false, "exit silently with 0 if another client holds the lock")
 	return cmd
@@ -65,7 +66,7 @@ func (a *app) runUnderLocks(o *runOptions) (err error) {
 	for pause := time.Duration(0); ; {
 		lease, err := t.acquireUnlessCaught(signals, pause)
 		if err != nil {
-			return o.outcomeOfWait(err)
+			return a.outcomeOfWait(o, err)
 		}
 		limit = forever
 		end, err := a.runHolding(t, lease, signals)
@@ -133,7 +134,7 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })
 	t.flush()
 	if unlocked == nil && signals.aborted == nil {
-		a.verbosef(o, "released %s after %v", quotedAll(o.names), time.Since(granted).Round(time.Millisecond))
+		a.verbosef(o, "%s", released(o, time.Since(granted)))
 	}
 	switch {
 	case err != nil:
@@ -151,6 +152,14 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 		err = &exitError{code: r.Code, interrupted: r.Interrupted}
 	}
 	return o.outcomeOf(r, end), err
+}
+
+// released describes the end of a hold, which --min-hold may keep from others.
+func released(o *runOptions, held time.Duration) string {
+	if rest := o.minHold - held; rest > 0 {
+		return fmt.Sprintf("%s ended after %v; %s stays locked for another %v", o.command[0], held.Round(time.Millisecond), quotedAll(o.names), short(rest))
+	}
+	return fmt.Sprintf("released %s after %v", quotedAll(o.names), held.Round(time.Millisecond))
 }
 
 // locks are the locks of a lease, as package job sees them.
@@ -182,9 +191,8 @@ children. The lock does not protect processes that the command leaves
 running in the background. After a signal or a request for the lock, though, run waits
 for all processes of the group; another signal ends that wait.
 
-In the crontabs of several hosts, --no-wait --skip-ok runs a job on one of them only if
---min-hold keeps the lock for longer than their clocks differ: a job that ends sooner would
-run on each.
+For the crontabs of several hosts there is distlock cron, which runs a job on one of them: with
+--no-wait --skip-ok alone, a job that ends within the difference of their clocks runs on each.
 
 At a terminal, a Ctrl-C that ends the command ends the script that called run, too. A
 job that Ctrl-Z stops is not renewed: it is killed if it is continued after its TTL. A

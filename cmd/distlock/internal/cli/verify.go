@@ -22,10 +22,11 @@ import (
 	"github.com/distlock/distlock/drivertest"
 )
 
-const verifyHelp = `Verify runs distlock's conformance checks against your server and prints a line for each
-promise: ok, not claimed (the server does not support it, and says so), or BROKEN with
-the reason. It is safe beside other users: it uses locks with random names and releases
-them. It opens at most 20 connections, and at most half of the free ones of a MySQL,
+const verifyHelp = `Verify runs distlock's conformance checks against your server, and prints what is broken and
+a summary. With -v it prints a line for each promise: ok, not claimed (this kind of server
+does not support it, and says so), not testable (it needs a broken network or a right that is
+withdrawn, which only the tests of the backend have), or BROKEN with the reason. It is safe
+beside other users: it uses locks with random names and releases them. It opens at most 20 connections, and at most half of the free ones of a MySQL,
 MariaDB or PostgreSQL server; with few connections, it runs fewer checks at once.
 
 A check counts as not run if the server can't be reached or refuses a connection, or
@@ -41,6 +42,7 @@ type verifyOptions struct {
 	only     string
 	list     bool
 	json     bool
+	verbose  bool
 	parallel int
 	ttl      time.Duration
 	timeout  time.Duration
@@ -62,6 +64,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	f.StringVar(&o.only, "run", "", "run only the checks whose name matches this regular expression")
 	f.BoolVar(&o.list, "list", false, "list the checks without running them")
 	f.BoolVar(&o.json, "json", false, "print a JSON object")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "print a line for each promise")
 	f.Var(number(&o.parallel, 1, 1000), "parallel", "number of checks at once, if the server has enough connections")
 	f.Var(duration(&o.ttl, false), "ttl", "TTL of locks that are left to expire; give a longer one for a slow server (default 300ms, or the server's minimum)")
 	f.Var(duration(&o.timeout, false), "timeout", "time for all checks together")
@@ -131,7 +134,7 @@ func (a *app) verify(o *verifyOptions) (err error) {
 		r := <-result
 		p.clear()
 		report.add(r)
-		if !o.json {
+		if !o.json && (o.verbose || r.Result == resultBroken || r.Result == resultNotRun && report.NotRun <= mostNotRun) {
 			a.printf("%s\n", scrub(r.line(), a.secrets))
 		}
 	}
@@ -188,6 +191,9 @@ func opener(rawURL string) func(context.Context) (driver.Backend, error) {
 	}
 	return func(ctx context.Context) (driver.Backend, error) { return openURL(ctx, rawURL) }
 }
+
+// mostNotRun is how many checks that were not run are shown: they share a reason.
+const mostNotRun = 3
 
 const (
 	// mostConns is the greatest number of connections that verify opens, as the server counts them.
@@ -282,6 +288,7 @@ func capped(rawURL string, conns int) (limited string, pools bool) {
 const (
 	resultOK         = "ok"
 	resultNotClaimed = "not claimed"
+	resultUntestable = "not testable"
 	resultBroken     = "broken"
 	resultNotRun     = "not run"
 )
@@ -296,10 +303,13 @@ const (
 type checkJSON struct {
 	Name    string `json:"name"`
 	Promise string `json:"promise"`
-	Result  string `json:"result"`           // ok, not claimed, broken, not run
+	Result  string `json:"result"`           // ok, not claimed, not testable, broken, not run
 	Reason  string `json:"reason,omitempty"` // of broken and not run
 	TookMS  int64  `json:"took_ms"`
 }
+
+// fromInside matches the checks that break the network between a backend and its server, or withdraw a right.
+var fromInside = regexp.MustCompile("^(cut|refused)/")
 
 func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) checkJSON {
 	r := checkJSON{Name: c.Name, Promise: c.Promise, Result: resultOK}
@@ -311,6 +321,8 @@ func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) ch
 	r.TookMS = time.Since(began).Milliseconds()
 	switch {
 	case err == nil:
+	case errors.Is(err, drivertest.ErrNotClaimed) && fromInside.MatchString(c.Name):
+		r.Result = resultUntestable
 	case errors.Is(err, drivertest.ErrNotClaimed):
 		r.Result = resultNotClaimed
 	case ctx.Err() != nil:
@@ -374,7 +386,7 @@ func (c checkJSON) line() string {
 	if word == resultBroken {
 		word = "BROKEN"
 	}
-	line := fmt.Sprintf("%-11s  %-34s  %s", word, c.Name, c.Promise)
+	line := fmt.Sprintf("%-12s  %-34s  %s", word, c.Name, c.Promise)
 	if c.Reason != "" {
 		line += " -- " + c.Reason
 	}
@@ -387,6 +399,7 @@ type verifyJSON struct {
 	Backend    string      `json:"backend"`
 	OK         int         `json:"ok"`
 	NotClaimed int         `json:"not_claimed"`
+	Untestable int         `json:"not_testable"`
 	Broken     int         `json:"broken"`
 	NotRun     int         `json:"not_run"`
 	unreached  int         // part of NotRun
@@ -400,6 +413,8 @@ func (v *verifyJSON) add(r checkJSON) {
 		v.OK++
 	case resultNotClaimed:
 		v.NotClaimed++
+	case resultUntestable:
+		v.Untestable++
 	case resultBroken:
 		v.Broken++
 	case resultNotRun:
@@ -408,6 +423,17 @@ func (v *verifyJSON) add(r checkJSON) {
 			v.unreached++
 		}
 	}
+}
+
+// verdict is the result in a word or two.
+func (v *verifyJSON) verdict() string {
+	switch {
+	case v.Broken > 0:
+		return "breaks promises"
+	case v.NotRun > 0:
+		return "was not tried in full"
+	}
+	return "keeps its promises"
 }
 
 func (a *app) conclude(o *verifyOptions, v *verifyJSON) error {
@@ -419,7 +445,8 @@ func (a *app) conclude(o *verifyOptions, v *verifyJSON) error {
 			return err
 		}
 	} else {
-		a.printf("%s: %d kept, %d not claimed, %d broken, %d not run\n", plain(v.Backend), v.OK, v.NotClaimed, v.Broken, v.NotRun)
+		a.printf("%s %s: %d kept, %d not claimed, %d not testable from outside, %d broken, %d not run\n",
+			plain(v.URL), v.verdict(), v.OK, v.NotClaimed, v.Untestable, v.Broken, v.NotRun)
 	}
 	switch {
 	case v.Broken == 0 && v.unreached > 0:

@@ -28,16 +28,35 @@ func TestVerify(t *testing.T) {
 	for _, url := range []string{"mem:", "mem:shared", lockFile(t) + "?busy_timeout=1m"} {
 		t.Run(url, func(t *testing.T) {
 			t.Parallel()
-			code, out, err := inProcess("verify", url, "--run", "^(caps|exclusion|fence|release|cut)/", "--ttl", "1s")
+			code, out, err := inProcess("verify", "-v", url, "--run", "^(caps|exclusion|fence|release|cut|refused)/", "--ttl", "1s")
 			if code != 0 || err != "" {
 				t.Fatalf("got %d, %q\n%s", code, err, out)
 			}
-			for _, want := range []string{"\nok           fence/", "\nnot claimed  cut/acquire ", " 0 broken, 0 not run\n"} {
+			for _, want := range []string{"\nok            fence/", "\nnot testable  cut/acquire ", "\nnot testable  refused/wait ", "keeps its promises", " 0 not claimed", " 0 broken, 0 not run\n"} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
 			}
 		})
+	}
+}
+
+// Without -v, what is kept is a number.
+func TestVerifyIsShort(t *testing.T) {
+	code, out, err := inProcess("verify", "mem:", "--run", "^(caps|revoke|cut)/")
+	if code != 0 || err != "" || strings.Count(out, "\n") != 1 || !strings.HasPrefix(out, "mem: keeps its promises: ") || strings.Contains(out, " 0 not testable") {
+		t.Errorf("got %d, %q, %q", code, out, err)
+	}
+	report := verifyJSON{URL: "redis://h"}
+	for range 10 {
+		report.add(checkJSON{Result: resultNotRun})
+	}
+	if got := report.verdict(); got != "was not tried in full" {
+		t.Errorf("got %q", got)
+	}
+	report.add(checkJSON{Result: resultBroken})
+	if got := report.verdict(); got != "breaks promises" {
+		t.Errorf("got %q", got)
 	}
 }
 
@@ -48,7 +67,7 @@ func TestVerifyJSON(t *testing.T) {
 		t.Fatalf("got %d, %q, %q, %v", code, out, err, jsonErr)
 	}
 	checks := report["checks"].([]any)
-	if n := len(checks); n == 0 || report["ok"].(float64)+report["not_claimed"].(float64) != float64(n) || report["broken"].(float64) != 0 {
+	if n := len(checks); n == 0 || report["ok"].(float64)+report["not_claimed"].(float64)+report["not_testable"].(float64) != float64(n) || report["broken"].(float64) != 0 {
 		t.Errorf("got %s", out)
 	}
 	for _, key := range []string{"name", "promise", "result", "took_ms"} {
@@ -67,7 +86,7 @@ func TestVerifyList(t *testing.T) {
 
 func TestVerifyTimeUp(t *testing.T) {
 	code, out, _ := inProcess("verify", "mem:", "--timeout", "1ns", "--run", "^caps/")
-	if code != 1 || !strings.Contains(out, "not run      caps/") || !strings.Contains(out, "--timeout") {
+	if code != 1 || !strings.Contains(out, "not run       caps/") || !strings.Contains(out, "--timeout") {
 		t.Errorf("got %d, %s", code, out)
 	}
 }
