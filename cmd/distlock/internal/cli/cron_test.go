@@ -48,11 +48,7 @@ func stores() map[string]func(t *testing.T) string {
 		"etcd":       func(t *testing.T) string { return testserver.SharedEtcd(t).URL() },
 		"ZooKeeper":  func(t *testing.T) string { return testserver.SharedZooKeeper(t).URL() },
 		"PostgreSQL": func(t *testing.T) string { s := testserver.SharedPostgres(t); return created(s.Database(t), "") },
-		"advisory": func(t *testing.T) string {
-			s := testserver.SharedPostgres(t)
-			return created(s.Database(t), "strategy=advisory")
-		},
-		"MariaDB": func(t *testing.T) string { s := testserver.SharedMariaDB(t); return created(s.Database(t), "") },
+		"MariaDB":    func(t *testing.T) string { s := testserver.SharedMariaDB(t); return created(s.Database(t), "") },
 	}
 }
 
