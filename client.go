@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/opening"
 	"github.com/distlock/distlock/internal/release"
 	"github.com/distlock/distlock/internal/renew"
 	"github.com/distlock/distlock/internal/wait"
@@ -43,7 +44,7 @@ type Client struct {
 // or parameter, and options that contradict each other or the backend are ErrInvalid; a backend
 // that can't be reached is ErrUnavailable. Errors never show a password.
 func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
-	b, err := driver.Open(ctx, url)
+	b, err := opening.Open(ctx, url)
 	if err != nil {
 		return nil, fail("open", driver.Redact(url), err)
 	}

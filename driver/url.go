@@ -55,6 +55,9 @@ func Schemes() []string {
 // Open makes a backend of a URL by the opener registered for its scheme. A URL that
 // is malformed or of an unknown scheme is ErrInvalid.
 func Open(ctx context.Context, rawURL string) (Backend, error) {
+	if err := meant(rawURL); err != nil {
+		return nil, err
+	}
 	u, err := ParseURL(rawURL)
 	if err != nil {
 		return nil, err

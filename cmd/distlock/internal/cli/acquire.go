@@ -72,7 +72,7 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 	defer cancel()
 	defer n.start(ctx, err)()
 	for errors.Is(err, distlock.ErrUnavailable) && wait.Sleep(ctx, wait.Jitter(otherKindPause)) == nil {
-		b, again := openURL(ctx, a.location)
+		b, again := openBy(ctx, driver.Open, a.location)
 		if again == nil {
 			return b, nil
 		}

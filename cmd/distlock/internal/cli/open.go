@@ -19,6 +19,7 @@ import (
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/all" // every scheme of --url
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/opening"
 )
 
 // openTimeout bounds how long a server may take to be reached.
@@ -132,9 +133,14 @@ func (a *app) openBackend(ctx context.Context) (driver.Backend, error) {
 }
 
 func openURL(ctx context.Context, rawURL string) (driver.Backend, error) {
+	return openBy(ctx, opening.Open, rawURL)
+}
+
+// openBy is openURL by opening.Open, or by driver.Open, which does not ask a server what it is, for another try.
+func openBy(ctx context.Context, open func(context.Context, string) (driver.Backend, error), rawURL string) (driver.Backend, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	b, err := driver.Open(ctx, rawURL)
+	b, err := open(ctx, rawURL)
 	if err != nil {
 		kind := distlock.ErrUnavailable
 		if driver.Final(err) {

@@ -32,13 +32,21 @@ func joinLines(s string) string {
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
-// plain escapes characters that would move a terminal's cursor or break a table.
+// plain escapes characters that would move a terminal's cursor or break a table. A tab is a space.
 func plain(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		s = strconv.Quote(s)
-		return s[1 : len(s)-1]
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\t':
+			b.WriteByte(' ')
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			escaped := strconv.QuoteRune(r)
+			b.WriteString(escaped[1 : len(escaped)-1])
+		}
 	}
-	return s
+	return b.String()
 }
 
 // quoted formats a name for a message.
