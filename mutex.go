@@ -249,8 +249,8 @@ func runUnder(held interface {
 	return f(ctx)
 }
 
-// join joins the error of the work with the error of the lock, unless both say the same: the work
-// returned the cause of its context, the loss.
+// join joins the error of the work with the error of the lock, on one line and the cause first, unless both say the same: the
+// work returned the cause of its context, the loss.
 func join(work, lock error) error {
 	switch {
 	case lock == nil, repeatsLoss(work, lock):
@@ -258,7 +258,10 @@ func join(work, lock error) error {
 	case work == nil:
 		return lock
 	}
-	return errors.Join(work, lock)
+	if errors.Is(lock, ErrLost) {
+		return &pair{lock, work, "%s; %s"}
+	}
+	return &pair{work, lock, "%s; %s"}
 }
 
 // repeatsLoss reports whether the error of a lock, or of each of several, is a loss that the work has returned.

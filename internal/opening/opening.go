@@ -103,9 +103,6 @@ func look(ctx context.Context, want kind, addrs []string) string {
 		if speaks == "" || speaks == want.speaks {
 			continue
 		}
-		if speaks == "TLS" {
-			return fmt.Sprintf("the server at %s speaks TLS; want a URL that asks for it", addr)
-		}
 		return fmt.Sprintf("the server at %s speaks %s, not %s; want another port, or a URL such as %s%s", addr, speaks, want.name, urls[speaks], addr)
 	}
 	return ""

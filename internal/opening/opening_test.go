@@ -2,7 +2,6 @@ package opening
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"net/url"
@@ -12,7 +11,6 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
-	"github.com/distlock/distlock/internal/testkit/testcert"
 )
 
 // serve starts a server that handles each connection by f.
@@ -47,12 +45,6 @@ func answers(text string) func(net.Conn) {
 }
 
 func TestSpeaks(t *testing.T) {
-	authority := must.Get(testcert.NewAuthority())(t)
-	pair := must.Get(authority.Sign(nil))(t)
-	certificate := must.Get(tls.X509KeyPair(pair.Cert, pair.Key))(t)
-	secure := func(c net.Conn) {
-		_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{certificate}}).Handshake()
-	}
 	for _, test := range []struct {
 		what string
 		addr string
@@ -62,7 +54,6 @@ func TestSpeaks(t *testing.T) {
 		{"an error of MySQL", serve(t, greets("\x17\x00\x00\x00\xff\x10\x04Too many connections")), "MySQL"},
 		{"a Redis with a password", serve(t, answers("-NOAUTH Authentication required.\r\n")), "Redis"},
 		{"HTTP", serve(t, answers("HTTP/1.0 400 Bad Request\r\n")), "HTTP"},
-		{"TLS", serve(t, secure), "TLS"},
 		{"a server of no kind", serve(t, answers("220 smtp.example ESMTP\r\n")), ""},
 		{"a server that says nothing", serve(t, func(net.Conn) {}), ""},
 		{"a server that closes", serve(t, func(c net.Conn) { c.Close() }), ""},

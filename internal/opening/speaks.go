@@ -15,7 +15,7 @@ const (
 	answerTime   = 500 * time.Millisecond
 )
 
-// Speaks returns the protocol that a server speaks: Redis, MySQL, PostgreSQL, ZooKeeper, HTTP or TLS; "" if that is not
+// Speaks returns the protocol that a server speaks: Redis, MySQL, PostgreSQL, ZooKeeper or HTTP; "" if that is not
 // plain. It asks again only a server that closes the connection.
 func Speaks(ctx context.Context, addr string) string {
 	for _, messages := range [][]string{
@@ -82,8 +82,6 @@ func protocolOf(text []byte) string {
 		return "ZooKeeper"
 	case has("HTTP/"), len(text) >= 9 && text[3] == 4 && text[0] == 0: // a SETTINGS frame
 		return "HTTP"
-	case has("\x15\x03"):
-		return "TLS"
 	case len(text) > 5 && text[3] == 0 && (text[4] == 10 || text[4] == 0xff):
 		return "MySQL"
 	case string(text) == "N", string(text) == "S", has("E\x00\x00"):
