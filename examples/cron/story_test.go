@@ -1,10 +1,3 @@
-// Cron is a job in the schedules of three hosts, so that it also runs while one of them is down. It
-// must run once at each tick, not three times.
-//
-// At each tick each host tries the lock once. The host that gets it does the runs that are due and that
-// the journal doesn't have; the others skip the tick. At the third tick the host that runs the job dies
-// in the middle. Its lock expires after its TTL of two seconds, and ticks are skipped until then. At the
-// next one another host finds what isn't done, and does it from the start.
 package main
 
 import (
@@ -18,6 +11,12 @@ import (
 	"github.com/distlock/distlock/examples/internal/story"
 )
 
+// A job in the schedules of three hosts keeps a journal of its runs, so that one that a host has died in is done later.
+//
+// At each tick each host tries the lock once. The host that gets it does the runs that are due and that
+// the journal doesn't have; the others skip the tick. At the third tick the host that runs the job dies
+// in the middle. Its lock expires after its TTL of two seconds, and ticks are skipped until then. At the
+// next one another host finds what isn't done, and does it from the start.
 const (
 	hosts    = 3
 	ticks    = 5
@@ -25,18 +24,6 @@ const (
 	interval = 200 * time.Millisecond
 	work     = 50 * time.Millisecond
 )
-
-func main() {
-	story.Main(func(ctx context.Context, s *story.Story) error {
-		s.Title("Three hosts with the same schedule")
-		if _, err := simulate(ctx, s, &journal{}, run); err != nil {
-			return err
-		}
-		s.Title("Under a lock, and one of them dies at tick 3")
-		_, err := simulate(ctx, s, &journal{fatal: fatal}, runLocked)
-		return err
-	})
-}
 
 // run does all runs up to tick that are not done, which is correct for one host at a time.
 func run(_ context.Context, h *story.Host, j *journal, tick int) error {
@@ -57,8 +44,8 @@ func run(_ context.Context, h *story.Host, j *journal, tick int) error {
 	return nil
 }
 
-// runLocked calls run on one host at a time. A job without a journal adds the option MinHold: then the
-// lock stays taken until all hosts have tried it.
+// runLocked calls run on one host at a time. A job without a journal needs Client.Cron, which keeps the lock until all hosts
+// have tried it.
 func runLocked(ctx context.Context, h *story.Host, j *journal, tick int) error {
 	_, err := h.Mutex("cron:report").TryDo(ctx, func(ctx context.Context) error { return run(ctx, h, j, tick) })
 	return err
