@@ -20,8 +20,8 @@ const (
 func Speaks(ctx context.Context, addr string) string {
 	for _, messages := range [][]string{
 		{"", "GET / HTTP/1.0\r\n\r\n"},       // MySQL greets, and Redis knows a GET too
+		{"ruok\n"},                           // ZooKeeper, which would wait for more of the next
 		{"\x00\x00\x00\x08\x04\xd2\x16\x2f"}, // PostgreSQL's SSLRequest
-		{"ruok\n"},                           // ZooKeeper
 	} {
 		answer, closed := ask(ctx, addr, messages)
 		if protocol := protocolOf([]byte(answer)); protocol != "" || !closed {

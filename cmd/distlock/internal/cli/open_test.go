@@ -2,6 +2,8 @@ package cli
 
 import (
 	"errors"
+	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -9,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // configFile makes the user's config file the only one, with this text.
@@ -136,6 +139,32 @@ func TestCronWantsAServer(t *testing.T) {
 	}
 	if code, _, err := inProcess("cron", "--local", "x", "--", "true"); code != 0 || err != "" {
 		t.Errorf("--local: got %d, %q", code, err)
+	}
+}
+
+// The wrong kind of server at a port is named, whichever kinds they are.
+func TestAnotherKindOfServer(t *testing.T) {
+	servers := map[string]string{
+		"Redis": testserver.SharedRedis(t).URL(), "HTTP": testserver.SharedEtcd(t).URL(), "ZooKeeper": testserver.SharedZooKeeper(t).URL(),
+		"PostgreSQL": testserver.SharedPostgres(t).URL(), "MySQL": testserver.SharedMariaDB(t).URL(),
+	}
+	urls := map[string]string{
+		"Redis": "redis://%s", "HTTP": "etcd://%s", "ZooKeeper": "zk://%s", "PostgreSQL": "postgres://u:s3cr3t-word@%s/app", "MySQL": "mysql://u:s3cr3t-word@%s/app",
+	}
+	for speaks, server := range servers {
+		addr := must.Get(url.Parse(server))(t).Host
+		for wanted, form := range urls {
+			t.Run(wanted+" of "+speaks, func(t *testing.T) {
+				t.Parallel()
+				if wanted == speaks {
+					return
+				}
+				code, _, err := inProcess("--url", fmt.Sprintf(form, addr), "ls")
+				if code != exitUnreachable || !strings.Contains(err, addr+" speaks "+speaks+", not ") || strings.Contains(err, "s3cr3t") || strings.Count(err, "\n") != 1 {
+					t.Errorf("got %d, %q", code, err)
+				}
+			})
+		}
 	}
 }
 

@@ -21,30 +21,27 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// joinLines makes one line of several, without repetitions.
+// joinLines makes one line of several, without repetitions and tabs.
 func joinLines(s string) string {
 	var lines []string
 	for _, line := range strings.Split(s, "\n") {
-		if line = strings.TrimSpace(line); line != "" && !slices.Contains(lines, line) {
+		if line = strings.ReplaceAll(strings.TrimSpace(line), "\t", " "); line != "" && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
-// plain escapes characters that would move a terminal's cursor or break a table. A tab is a space.
+// plain escapes characters that would move a terminal's cursor or break a table.
 func plain(s string) string {
 	var b strings.Builder
 	for _, r := range s {
-		switch {
-		case r == '\t':
-			b.WriteByte(' ')
-		case unicode.IsPrint(r):
+		if unicode.IsPrint(r) {
 			b.WriteRune(r)
-		default:
-			escaped := strconv.QuoteRune(r)
-			b.WriteString(escaped[1 : len(escaped)-1])
+			continue
 		}
+		escaped := strconv.QuoteRune(r)
+		b.WriteString(escaped[1 : len(escaped)-1])
 	}
 	return b.String()
 }
