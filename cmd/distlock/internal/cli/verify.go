@@ -114,7 +114,10 @@ func (a *app) verify(o *verifyOptions) (err error) {
 	ctx, cancel := interruptible()
 	defer cancel()
 	defer func() { err = unlessCaught(ctx, err) }()
-	report := verifyJSON{URL: driver.Redact(o.url), Checks: []checkJSON{}}
+	report := verifyJSON{URL: o.url, Checks: []checkJSON{}}
+	if len(secretsIn(o.url)) > 0 {
+		report.URL = driver.Redact(o.url)
+	}
 	first, _ := capped(o.url, openConns)
 	b, err := openURL(ctx, first)
 	if err != nil {
