@@ -135,9 +135,9 @@ func onDatabase(name, params string) contender {
 
 // The contenders on MariaDB.
 var (
-	mysqlUpdate    = contender{name: rawUpdate, open: rawMySQL(newUpdateMySQL)}
-	mysqlGetLock   = contender{name: "raw GET_LOCK", open: rawMySQL(newGetLock)}
-	mysqlForUpdate = contender{name: "raw FOR UPDATE", open: rawMySQL(newForUpdateMySQL)}
+	mysqlUpdate    = contender{name: rawUpdate, open: rawMySQL(connections, newUpdateMySQL)}
+	mysqlGetLock   = contender{name: "raw GET_LOCK", open: rawMySQL(connections, newGetLock)}
+	mysqlForUpdate = contender{name: "raw FOR UPDATE", open: rawMySQL(connections, newForUpdateMySQL)}
 
 	mysqlOurs = []contender{
 		onDatabase("Row", "strategy=row"),
@@ -147,19 +147,21 @@ var (
 	mysqlAll = join([]contender{
 		mysqlUpdate,
 		mysqlGetLock,
-		{name: "raw GET_LOCK and a row that counts", open: rawMySQL(newFencedGetLock)},
+		{name: "raw GET_LOCK and a row that counts", open: rawMySQL(connections, newFencedGetLock)},
 		mysqlForUpdate,
-		{name: "raw INSERT, DELETE", open: rawMySQL(newInsertDeleteMySQL)},
+		{name: "raw INSERT, DELETE", open: rawMySQL(connections, newInsertDeleteMySQL)},
 	}, mysqlOurs)
+	// With many clients each has one connection.
+	mysqlRemote   = []contender{{name: mysqlGetLock.name, open: rawMySQL(1, newGetLock)}, mysqlOurs[0]}
 	mysqlTogether = join([]contender{mysqlUpdate, mysqlGetLock, mysqlForUpdate}, mysqlOurs)
 )
 
 // The contenders on PostgreSQL. After each refusal cirello.io/pglock waits for its lease, 20 s by
 // default. Where waiting is measured the lease is one second.
 var (
-	postgresUpdate    = contender{name: rawUpdate, open: rawPostgres(newUpdatePostgres)}
-	postgresAdvisory  = contender{name: "raw advisory", open: rawPostgres(newAdvisory)}
-	postgresForUpdate = contender{name: "raw FOR UPDATE", open: rawPostgres(newForUpdatePostgres)}
+	postgresUpdate    = contender{name: rawUpdate, open: rawPostgres(connections, newUpdatePostgres)}
+	postgresAdvisory  = contender{name: "raw advisory", open: rawPostgres(connections, newAdvisory)}
+	postgresForUpdate = contender{name: "raw FOR UPDATE", open: rawPostgres(connections, newForUpdatePostgres)}
 	cirelloDefault    = contender{name: "cirello.io/pglock", open: openCirello(20 * time.Second)}
 	cirelloQuick      = contender{name: "cirello.io/pglock, lease 1 s", open: openCirello(time.Second)}
 
@@ -171,11 +173,12 @@ var (
 	postgresRaw = []contender{
 		postgresUpdate,
 		postgresAdvisory,
-		{name: "raw advisory, nextval", open: rawPostgres(newFencedAdvisory)},
-		{name: "raw advisory, transaction", open: rawPostgres(newAdvisoryInTransaction)},
+		{name: "raw advisory, nextval", open: rawPostgres(connections, newFencedAdvisory)},
+		{name: "raw advisory, transaction", open: rawPostgres(connections, newAdvisoryInTransaction)},
 		postgresForUpdate,
-		{name: "raw INSERT, DELETE", open: rawPostgres(newInsertDeletePostgres)},
+		{name: "raw INSERT, DELETE", open: rawPostgres(connections, newInsertDeletePostgres)},
 	}
+	postgresRemote   = []contender{{name: postgresAdvisory.name, open: rawPostgres(1, newAdvisory)}, postgresOurs[0]}
 	postgresAlone    = join(postgresRaw, postgresOurs, cirelloDefault)
 	postgresFighting = join(postgresRaw, postgresOurs, cirelloQuick)
 	postgresTogether = join([]contender{postgresUpdate, postgresAdvisory, postgresForUpdate}, postgresOurs, cirelloQuick)

@@ -106,7 +106,16 @@ type distlockClient struct {
 }
 
 func (c *distlockClient) mutex(name string) mutex {
-	return &distlockMutex{Mutex: c.locks.Mutex(name, c.options...)}
+	m := c.locks.Mutex(name, c.options...)
+	return &distlockMutex{Mutex: m, acquire: m.Lock}
+}
+
+func (c *distlockClient) shared(name string) mutex {
+	return &distlockMutex{acquire: c.locks.RWMutex(name).RLock}
+}
+
+func (c *distlockClient) sole(name string) mutex {
+	return &distlockMutex{acquire: c.locks.RWMutex(name).Lock}
 }
 
 func (c *distlockClient) close() {
@@ -115,12 +124,13 @@ func (c *distlockClient) close() {
 }
 
 type distlockMutex struct {
-	*distlock.Mutex
-	lease *distlock.Lease
+	*distlock.Mutex // nil if it is one side of a read/write lock
+	acquire         func(context.Context) (*distlock.Lease, error)
+	lease           *distlock.Lease
 }
 
 func (m *distlockMutex) lock(ctx context.Context) (err error) {
-	m.lease, err = m.Lock(ctx)
+	m.lease, err = m.acquire(ctx)
 	return err
 }
 

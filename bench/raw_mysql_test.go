@@ -11,10 +11,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// rawMySQL opens a pool that sends each statement in one round trip, for mutexes of one kind.
-func rawMySQL(kind func(db *sql.DB, name string, ttl time.Duration) (mutex, error)) func(string, time.Duration) (client, error) {
+// rawMySQL opens a pool of n connections that sends each statement in one round trip, for mutexes of one kind.
+func rawMySQL(n int, kind func(db *sql.DB, name string, ttl time.Duration) (mutex, error)) func(string, time.Duration) (client, error) {
 	return func(url string, ttl time.Duration) (client, error) {
-		db, err := newPool("mysql", testserver.MariaDBSource(url))
+		db, err := newPool("mysql", testserver.MariaDBSource(url), n)
 		if err != nil {
 			return nil, err
 		}

@@ -13,15 +13,15 @@ import (
 	_ "github.com/lib/pq" // the driver that cirello.io/pglock requires
 )
 
-// rawPostgres opens a pgx pool, which prepares each statement once, for mutexes of one kind.
-func rawPostgres(kind func(db *pgxpool.Pool, name string, ttl time.Duration) (mutex, error)) func(string, time.Duration) (client, error) {
+// rawPostgres opens a pgx pool of n connections, which prepares each statement once, for mutexes of one kind.
+func rawPostgres(n int, kind func(db *pgxpool.Pool, name string, ttl time.Duration) (mutex, error)) func(string, time.Duration) (client, error) {
 	return func(url string, ttl time.Duration) (client, error) {
-		db, err := pgxpool.New(context.Background(), url+"&pool_max_conns="+strconv.Itoa(connections))
+		db, err := pgxpool.New(context.Background(), url+"&pool_max_conns="+strconv.Itoa(n))
 		if err != nil {
 			return nil, err
 		}
 		newMutex := func(name string) mutex { return orFailing(kind(db, name, ttl)) }
-		return sqlClient{newMutex, db.Close}, openAll(db.Acquire, (*pgxpool.Conn).Release)
+		return sqlClient{newMutex, db.Close}, openAll(n, db.Acquire, (*pgxpool.Conn).Release)
 	}
 }
 
@@ -175,7 +175,7 @@ func (p *insertDeletePostgres) unlock() error {
 // if the lock is released earlier.
 func openCirello(lease time.Duration) func(string, time.Duration) (client, error) {
 	return func(url string, _ time.Duration) (client, error) {
-		db, err := newPool("postgres", url)
+		db, err := newPool("postgres", url, connections)
 		if err != nil {
 			return nil, err
 		}

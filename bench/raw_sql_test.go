@@ -19,12 +19,12 @@ import (
 // scenario.
 const connections = 16
 
-// openAll opens all connections of a pool.
-func openAll[C any](connect func(context.Context) (C, error), release func(C)) error {
+// openAll opens n connections of a pool.
+func openAll[C any](n int, connect func(context.Context) (C, error), release func(C)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var open []C
-	for range connections {
+	for range n {
 		c, err := connect(ctx)
 		if err != nil {
 			return err
@@ -37,15 +37,15 @@ func openAll[C any](connect func(context.Context) (C, error), release func(C)) e
 	return nil
 }
 
-// newPool opens a pool of database/sql.
-func newPool(driver, source string) (*sql.DB, error) {
+// newPool opens a pool of database/sql with n connections.
+func newPool(driver, source string, n int) (*sql.DB, error) {
 	db, err := sql.Open(driver, source)
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(connections)
-	db.SetMaxIdleConns(connections)
-	return db, openAll(db.Conn, func(c *sql.Conn) { c.Close() })
+	db.SetMaxOpenConns(n)
+	db.SetMaxIdleConns(n)
+	return db, openAll(n, db.Conn, func(c *sql.Conn) { c.Close() })
 }
 
 // pause is the time between two attempts of raw locks that can't wait in the database.

@@ -47,6 +47,8 @@ var growth = slices.Concat(
 	remotes(onRedis, remoteOnRedis, 1, 4, 16, 64, 256),
 	remotes(onEtcd, []contender{distlockEtcd, mutexPeer}, 2, 4, 8, 16),
 	remotes(onZooKeeper, zooKeeperTogether, 2, 4, 8, 16),
+	remotes(onPostgres, postgresRemote, 1, 4, 16, 64), remotes(onMariaDB, mysqlRemote, 1, 4, 16, 64),
+	[]scenario{readWrite(onPostgres, postgresOurs[:1]), readWrite(onMariaDB, mysqlOurs[:1])},
 	[]scenario{local(10), local(100), local(1000), local(10_000)},
 	[]scenario{manyNames(1), manyNames(100), manyNames(10_000), manyNames(1_000_000)},
 	[]scenario{leasesOf(1000), leasesOf(10_000), leasesOf(100_000)},

@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"context"
+	"time"
+)
+
+// The clients of a read/write lock.
+const rwReaders, rwWriters = 8, 2
+
+// rwClient is a client with read/write locks.
+type rwClient interface {
+	shared(name string) mutex
+	sole(name string) mutex
+}
+
+// readWrite is one read/write lock of clients that share nothing but the server.
+func readWrite(at string, among []contender) scenario {
+	return scenario{
+		name: at + "/readwrite", at: at, contenders: among,
+		title:   "One read/write lock, 8 clients that read and 2 that write for 1 ms each",
+		measure: measureReadWrite,
+	}
+}
+
+func measureReadWrite(r *rig, c contender) (figures, error) {
+	const n = rwReaders + rwWriters
+	clients, err := openMany(r, c, n)
+	defer closeAll(clients)
+	if err != nil {
+		return nil, err
+	}
+	before, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	name := freshName()
+	var writers histogram
+	var writing guard
+	t, err := during(max(r.time, n*turnsTime(r.at)), n, func(ctx context.Context, g int, w *worker) error {
+		cl := clients[g].(rwClient)
+		m, writes := cl.shared(name), g < rwWriters
+		if writes {
+			m = cl.sole(name)
+		}
+		for !w.over() {
+			asked := time.Now()
+			if err := m.lock(ctx); err != nil {
+				return err
+			}
+			took := time.Since(asked)
+			w.count(took)
+			if writes {
+				if err := writing.enter(m); err != nil {
+					return err
+				}
+				writers.add(took) // the lock guards this
+			}
+			time.Sleep(remoteHold)
+			if writes {
+				writing.leave()
+			}
+			if err := m.unlock(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	after, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	total, writes := float64(t.total()), 0.
+	for _, each := range t.Each[:rwWriters] {
+		writes += float64(each)
+	}
+	return figures{
+		{"acq/s", t.rate()},
+		{"writes/s", writes / t.Elapsed.Seconds()},
+		{"longest write wait ms", millis(writers.Max)},
+		{longest, millis(t.Times.Max)},
+		{"commands/acq", float64(after.sent-before.sent) / total},
+		{"server-µs/acq", micros(after.cpu-before.cpu) / total},
+	}, nil
+}
