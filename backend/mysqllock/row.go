@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,10 +70,10 @@ type rowDialect struct {
 	site     *database
 	notifier *notifier
 
-	take, free, swap, insert, mark, names *sql.Stmt
-	await                                 *sql.Stmt // extend for one hold, which waits
-	extend, read                          [len(rowSizes)]*sql.Stmt
-	all                                   []*sql.Stmt
+	take, contend, free, drop, swap, insert, mark, names *sql.Stmt
+	await                                                *sql.Stmt // extend for one hold, which waits
+	extend, read                                         [len(rowSizes)]*sql.Stmt
+	all                                                  []*sql.Stmt
 }
 
 // rowSizes are the numbers of rows that statements are prepared for. A call with fewer rows repeats
@@ -84,7 +85,7 @@ func (d *rowDialect) prepare(ctx context.Context, table string) error {
 		into **sql.Stmt
 		text string
 	}{
-		{&d.take, sqlTake}, {&d.free, sqlFree}, {&d.swap, sqlSwap},
+		{&d.take, sqlTake}, {&d.contend, sqlContend}, {&d.free, sqlFree}, {&d.drop, sqlDrop}, {&d.swap, sqlSwap},
 		{&d.insert, sqlInsert}, {&d.mark, sqlMark}, {&d.names, sqlNames},
 		{&d.await, strings.Replace(sqlExtend, "{skip}", "", 1)},
 	} {
@@ -139,14 +140,32 @@ func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, i
 
 // Take is one UPDATE.
 func (d *rowDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
-	_, number, err = d.run(ctx, d.take, uint8(t.Kind), []byte(t.Owner), t.TTL.Microseconds(), t.Meta, orNull(t.Address),
-		keyOf(t.Name), int64(sqlrow.MaxNumber), []byte(t.Owner), uint8(t.Kind))
+	_, number, err = d.run(ctx, d.take, uint8(t.Mode), []byte(t.Owner), t.TTL.Microseconds(), t.Meta, orNull(t.Address),
+		keyOf(t.Name), int64(sqlrow.MaxNumber), []byte(t.Owner), uint8(t.Mode))
 	return number, err
+}
+
+// Contend is one UPDATE.
+func (d *rowDialect) Contend(ctx context.Context, t sqlrow.TakeRequest) (sqlrow.Taken, error) {
+	own := sqlrow.Own(t.Owner)
+	n, number, err := d.run(ctx, d.contend, named(sqlContend, map[string]any{
+		"k": keyOf(t.Name), "owner": []byte(t.Owner), "kind": uint8(claims.KindOf(t.Mode)), "mode": uint8(t.Mode), "alone": t.Mode.Alone(),
+		"lim": t.Limit, "ttl": t.TTL.Microseconds(), "life": t.PlaceLife.Microseconds(), "meta": t.Meta, "address": orNull(t.Address),
+		"queue": t.Queue, "own": []byte(own), "start": fmt.Appendf(nil, "%s%d", own, t.Mode), "place": fmt.Appendf(nil, `%s%d,"ticket"`, own, t.Mode),
+		"tail": []byte(t.Tail()), "max": int64(sqlrow.MaxNumber),
+	})...)
+	return sqlrow.Taken{Number: number, Placed: n > 0 && number == 0}, err
 }
 
 // Free is one UPDATE.
 func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
 	n, waiting, err := d.run(ctx, d.free, keyOf(h.Name), []byte(h.Owner))
+	return n > 0, waiting > 0, err
+}
+
+// Drop is one UPDATE.
+func (d *rowDialect) Drop(ctx context.Context, h sqlrow.HoldKey) (dropped, waited bool, err error) {
+	n, waiting, err := d.run(ctx, d.drop, named(sqlDrop, map[string]any{"k": keyOf(h.Name), "own": []byte(sqlrow.Own(h.Owner))})...)
 	return n > 0, waiting > 0, err
 }
 
@@ -288,6 +307,61 @@ since = IF(until > {now}, since, {now}), kind = ?, lim = 0, owner = ?, until = G
 claims = NULL, claimed = 0, rev = rev + 1
 WHERE k = ? AND claimed <= {now} AND number < ? AND (until <= {now} OR owner = ? AND kind = ?)`
 
+// sqlContend returns the number through the insert id. The row is locked, and what is needed
+// of it read, before anything is set: whether claims count, where the owner's begins (p) and the next line (e), and whether
+// the owner may hold. The text itself is not read there: a table in memory can't have it.
+const sqlContend = `{update} (SELECT *, IF(:alone, mine OR NOT held AND (NOT live OR p = 2),
+	NOT held AND IF(:mode = 3, writer = 0 OR p > 0 AND writer > p, NOT live OR ahead < :lim)) AS may
+FROM (SELECT k AS id, number, rev, granted AS g, since AS sn, until AS u, kind AS kd, lim AS lm, claimed AS cl,
+	until > {now} AS held, until > {now} AND owner = :owner AS mine, {live} AS live, GREATEST(number + 1, {now}) AS fresh,
+	IF({live}, INSTR(claims, :own), 0) AS p, IF({live} AND INSTR(claims, :own) > 0, LOCATE(CHAR(10), claims, INSTR(claims, :own)), 0) AS e,
+	IF({live}, INSTR(claims, :place), 0) AS place, IF({live}, INSTR(claims, '"mode":2,'), 0) AS writer,
+	IF({live}, IF(INSTR(claims, :own) > 0, {lines of LEFT(claims, INSTR(claims, :own))}, 1 + {lines of claims}), 0) AS ahead,
+	NOT {live} OR LEFT(claims, 11) = '[{"owner":"' AND RIGHT(claims, 2) = '}]' AS readable
+	FROM {table} FORCE INDEX (PRIMARY) WHERE k = :k LIMIT 1 FOR UPDATE) l) s STRAIGHT_JOIN {table} t ON t.k = s.id SET
+t.claims = IF(may AND mine, IF(live, t.claims, NULL), IF(may AND :alone, IF(e = 0, NULL, CONCAT('[', SUBSTR(t.claims, e + 1))),
+	CONCAT(IF(p > 0, LEFT(t.claims, p - 1), IF(live, CONCAT(LEFT(t.claims, LENGTH(t.claims) - 1), ',', CHAR(10)), '[')),
+	:start, IF(may, ',"number":', ',"ticket":'), IF(may, fresh, s.rev + 1), ',"since":', {now}, ',"until":', {now} + IF(may, :ttl, :life), :tail,
+	IF(e > 0, SUBSTR(t.claims, e - 1), ']')))),
+t.claimed = IF(NOT may, GREATEST(cl, {now} + :life), IF(NOT :alone, GREATEST(cl, {now} + :ttl), IF(mine AND live OR e > 0, cl, 0))),
+t.owner = IF(may, IF(:alone, :owner, NULL), t.owner), t.granted = IF(may, IF(:alone, fresh, 0), g),
+t.since = IF(NOT may OR mine, sn, IF(:alone, {now}, 0)), t.until = IF(may, IF(:alone, GREATEST(u, {now} + :ttl), 0), u),
+t.meta = IF(may, IF(:alone, :meta, NULL), t.meta), t.address = IF(may, IF(:alone, :address, NULL), t.address),
+t.kind = :kind, t.lim = :lim, t.number = IF(LAST_INSERT_ID(IF(may, fresh, 0)) > 0, fresh, s.number), t.rev = s.rev + 1
+WHERE fresh <= :max AND readable AND (NOT held AND NOT live OR kd = :kind AND (:mode <> 4 OR lm = :lim))
+	AND (NOT mine OR :alone) AND p = place AND (may OR :queue AND p = 0 AND NOT mine)`
+
+// sqlDrop removes a claim that has not ended. It also returns its result through the insert id.
+const sqlDrop = `UPDATE {table} SET
+waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), rev = rev + 1,
+claimed = IF(INSTR(claims, :own) = 2 AND LOCATE(CHAR(10), claims) = 0, 0, claimed),
+claims = IF(LOCATE(CHAR(10), claims, INSTR(claims, :own)) > 0,
+	CONCAT(LEFT(claims, INSTR(claims, :own) - 1), SUBSTR(claims, LOCATE(CHAR(10), claims, INSTR(claims, :own)) + 1)),
+	IF(INSTR(claims, :own) = 2, NULL, CONCAT(LEFT(claims, INSTR(claims, :own) - 3), ']')))
+WHERE k = :k AND claimed > {now} AND INSTR(claims, :own) > 0 AND RIGHT(claims, 2) = '}]'
+	AND CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(SUBSTR(claims, LOCATE('"until":', claims, INSTR(claims, :own)) + 8, 20), '}', 1), ',', 1) AS UNSIGNED) > {now}`
+
+// lineFeeds is the number of line feeds in a text.
+func lineFeeds(text string) string {
+	return "(LENGTH(" + text + ") - LENGTH(REPLACE(" + text + ", CHAR(10), '')))"
+}
+
+var parameter = regexp.MustCompile(`:[a-z]+`)
+
+// named returns the arguments of a statement in the order of its parameters.
+func named(text string, values map[string]any) (args []any) {
+	for _, name := range parameter.FindAllString(expanded(text), -1) {
+		args = append(args, values[name[1:]])
+	}
+	return args
+}
+
+// expanded replaces the abbreviations that have parameters.
+func expanded(text string) string {
+	return strings.NewReplacer("{live}", "(claimed > {now} AND claims IS NOT NULL)", "{lines of claims}", lineFeeds("claims"),
+		"{lines of LEFT(claims, INSTR(claims, :own))}", lineFeeds("LEFT(claims, INSTR(claims, :own))")).Replace(text)
+}
+
 // sqlFree returns through the insert id whether the row has waiters.
 const sqlFree = `UPDATE {table} SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)),
@@ -321,6 +395,7 @@ WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER B
 
 // rowSQL completes a statement for a number of holds.
 func rowSQL(text, table string, v server, holds int) string {
+	text = parameter.ReplaceAllString(expanded(text), "?")
 	return strings.NewReplacer(
 		"{table}", table, "{now}", clockSQL, "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
 		"{columns}", strings.Join(rowColumns, ", "),

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -23,6 +24,7 @@ func newRow(ctx context.Context, db *database) (*sqlrow.Backend, error) {
 	}
 	opts := sqlrow.Options{Package: "pglock", Name: db.name}
 	if db.pgx && !db.pooled() && db.limit != 1 { // one connection must be left for calls
+		opts.Pushed = true
 		opts.Notifier = func(b *sqlrow.Backend) sqlrow.Notifier { return newReleaseListener(db, t.channel(), b) }
 	}
 	return sqlrow.New(&rowDialect{db, newRowStatements(t.quoted, t.channel())}, opts), nil
@@ -35,12 +37,55 @@ type rowDialect struct {
 }
 
 func (d *rowDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
-	found, err := d.scanOne(ctx, d.sql.take, []any{&number}, keyOf(t.Name), t.Owner, int64(t.Kind), t.TTL.Microseconds(),
+	found, err := d.scanOne(ctx, d.sql.take, []any{&number}, keyOf(t.Name), t.Owner, int64(t.Mode), t.TTL.Microseconds(),
 		string(t.Meta), int64(sqlrow.MaxNumber))
 	if err != nil || !found { // the number may be that of a try that was rolled back
 		return 0, err
 	}
 	return number, nil
+}
+
+func (d *rowDialect) Contend(ctx context.Context, t sqlrow.TakeRequest) (sqlrow.Taken, error) {
+	var k taken
+	own := sqlrow.Own(t.Owner)
+	args := []any{keyOf(t.Name), t.Owner, int64(t.Mode), t.TTL.Microseconds(), string(t.Meta), t.Queue, t.PlaceLife.Microseconds(), own, t.Tail()}
+	text := d.sql.contend
+	if !t.Mode.Alone() {
+		text = d.sql.share
+		args = append(args, int64(claims.KindOf(t.Mode)), int64(t.Limit))
+	}
+	found, err := d.scanOne(ctx, text, k.columns(), args...)
+	switch {
+	case err != nil || !found:
+		return sqlrow.Taken{}, err
+	case k.granted:
+		return sqlrow.Taken{Number: k.row.Number}, nil
+	}
+	return sqlrow.Taken{Placed: true, Now: k.now, Row: k.read()}, nil
+}
+
+// taken receives what Contend and Read return.
+type taken struct {
+	granted      bool
+	now          int64
+	key          sql.NullString
+	meta, claims []byte
+	row          sqlrow.Row
+}
+
+func (k *taken) columns() []any { return append([]any{&k.granted}, k.rowColumns()...) }
+
+// rowColumns receives the clock and the columns of rowColumns.
+func (k *taken) rowColumns() []any {
+	r := &k.row
+	return []any{&k.now, &k.key, &r.Name, &r.Kind, &r.Limit, &r.Number, &r.Owner, &r.Granted, &r.Since, &r.Until, &k.meta, &k.claims, &r.Claimed, &r.Rev, &r.Waiting}
+}
+
+// read returns the row. Its Key is zero if there is none.
+func (k *taken) read() sqlrow.Row {
+	k.row.Key, _ = parseKey(k.key.String)
+	k.row.Meta, k.row.Claims = nilIfEmpty(k.meta), nilIfEmpty(k.claims)
+	return k.row
 }
 
 func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
@@ -49,6 +94,14 @@ func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited 
 		return err
 	})
 	return freed, waited, err
+}
+
+func (d *rowDialect) Drop(ctx context.Context, h sqlrow.HoldKey) (dropped, waited bool, err error) {
+	err = notifying(true, func(notify bool) error {
+		dropped, err = d.scanOne(ctx, d.sql.drop, []any{&waited, new(any)}, keyOf(h.Name), sqlrow.Own(h.Owner), notify)
+		return err
+	})
+	return dropped, waited, err
 }
 
 func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
@@ -69,13 +122,11 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 }
 
 func (d *rowDialect) Read(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
-	found, err = scanAll(ctx, d, func(rows *sql.Rows) (r sqlrow.Row, err error) {
-		var k sql.NullString
-		var meta, claims []byte
-		err = rows.Scan(&now, &k, &r.Name, &r.Kind, &r.Limit, &r.Number, &r.Owner, &r.Granted, &r.Since, &r.Until, &meta, &claims, &r.Claimed, &r.Rev, &r.Waiting)
-		r.Key, _ = parseKey(k.String)
-		r.Meta, r.Claims = nilIfEmpty(meta), nilIfEmpty(claims)
-		return r, err
+	found, err = scanAll(ctx, d, func(rows *sql.Rows) (sqlrow.Row, error) {
+		var k taken
+		err := rows.Scan(k.rowColumns()...)
+		now = k.now
+		return k.read(), err
 	}, d.sql.read, keyList(names))
 	if err == nil && len(found) == 0 {
 		err = errReplica
@@ -219,22 +270,94 @@ func textList(texts []string) string {
 
 // rowStatements are the statements for one table. Parameters have casts, so that they mean the
 // same however a driver sends them.
-type rowStatements struct{ take, free, extend, await, read, insert, swap, mark, names string }
+type rowStatements struct{ take, contend, share, free, drop, extend, await, read, insert, swap, mark, names string }
 
 // bounded lets a statement wait for a locked row no longer than a second, since it occupies a connection.
 // The setting ends with the statement, which is a transaction of its own.
 const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
-// notifyIfWaiting notifies listeners, if there are any. A release without listeners should not pay for a
-// notification.
-const notifyIfWaiting = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex') || coalesce(" + firstPlace + ", '')) END"
+// notifyIfWaiting notifies listeners, if there are any and no exclusive hold keeps them out. A release without listeners
+// should not pay for a notification. If there is a queue, only clients are notified whose places the change lets in, each on
+// its own channel; otherwise all are.
+const notifyIfWaiting = `CASE WHEN t.waiting <= {now} OR t.until > {now} THEN NULL
+	WHEN NOT EXISTS (SELECT FROM {lines} WHERE {place}) THEN pg_notify('{channel}', encode(t.k, 'hex'))::text
+	WHEN t.kind <> 2 THEN (SELECT {wake}::text FROM {lines} WHERE {place} LIMIT 1)
+	ELSE (SELECT count({wake})::text FROM (SELECT line, row_number() OVER w AS nth, bool_and({mode} = '3') OVER w AS readers
+		FROM {lines} WHERE {place} WINDOW w AS (ORDER BY n)) x WHERE readers OR nth = 1 AND NOT EXISTS (
+		SELECT FROM {lines} WHERE strpos(line, '"mode":3,"number":') > 0 AND {end} > {now})) END`
 
-// firstPlace is the end of the owner of the first claim if that is a living place in the queue for an exclusive hold: then
-// the release concerns no other waiter. Otherwise, and if the claims are written in another way, it is NULL. Everyone who may
-// log in can listen, and a whole owner would be enough to release its hold.
-const firstPlace = `(SELECT ' ' || right(m[1], 8) FROM regexp_match(claims,
-	'^[[][{]"owner":"([A-Za-z0-9_-]+)","mode":[12],"ticket":[0-9]{1,18},"since":[0-9]{1,18},"until":([0-9]{1,18})[,}]') m
-	WHERE m[2]::bigint > {now})`
+// The claims of a row, each of which is a line, and parts of a line. Functions of text are used since the row may have any
+// text, and since a regular expression over all claims takes ms.
+var lineParts = strings.NewReplacer(
+	"{lines}", `unnest(string_to_array(t.claims, E'\n')) WITH ORDINALITY AS l(line, n)`,
+	"{place}", `(strpos(line, '"ticket":') > 0 AND {end} > {now})`,
+	"{mode}", `left(split_part(line, '"mode":', 2), 1)`,
+	"{wake}", wakeOne,
+)
+
+// wakeOne notifies the client of a place of the end of its Owner. Everyone who may log in can listen, and a whole Owner would
+// be enough to release its hold.
+const wakeOne = `pg_notify('{channel}' || coalesce('_' || nullif(left(split_part(split_part(line, '"address":"', 2), '"', 1), 32), ''), ''),
+	encode(t.k, 'hex') || ' ' || right(split_part(line, '"', 4), 8))`
+
+// endOfLine is when the claim of a line ends; 0 if the line is none.
+const endOfLine = `coalesce(substring(split_part(line, '"until":', 2) FROM '^[0-9]{1,18}')::bigint, 0)`
+
+// claimText splits the claims of the row $1 at those that begin with {own}: p is where that is, or 0. With another text
+// between pre and post, that replaces the claim, or comes after the last one. The row is locked, so these
+// are its latest values. PostgreSQL checks conditions on them before it locks the row, and again then: an attempt
+// that only waits locks nothing, so it has nothing to commit.
+const claimText = `(SELECT *, CASE WHEN p > 0 THEN left(b, p - 1) WHEN b = '' THEN '[' ELSE left(b, -1) || E',\n' END AS pre,
+	CASE WHEN p > 0 AND strpos(substr(b, p), E'\n') > 0 THEN E',\n' || substr(b, p + strpos(substr(b, p), E'\n')) ELSE ']' END AS post
+	FROM (SELECT *, strpos(b, {own}) AS p FROM (SELECT k, until, owner, kind, lim, number, rev, claimed,
+		CASE WHEN claimed > {now} THEN coalesce(claims, '') ELSE '' END AS b
+		FROM {t} WHERE k = $1::bytea AND {bounded} FOR NO KEY UPDATE) l1) l2
+	WHERE b = '' OR b LIKE '[{"owner":"%}]')`
+
+// without is the text of claimText without the claim.
+const without = `CASE WHEN post <> ']' THEN pre || substr(post, 3) WHEN pre = '[' THEN '' ELSE left(pre, -2) || ']' END`
+
+// contendText decides an attempt to hold alone. It reads each value of the row before it writes it.
+const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint, lim = 0,
+	number = CASE WHEN {may} THEN {next} ELSE number END,
+	owner = CASE WHEN {may} THEN $2::text ELSE owner END,
+	granted = CASE WHEN {may} THEN {next} ELSE granted END,
+	since = CASE WHEN until <= {now} AND {may} THEN {now} ELSE since END,
+	until = CASE WHEN {may} THEN greatest(until, {now} + $4::bigint) ELSE until END,
+	meta = CASE WHEN {may} THEN nullif($5::text, '') ELSE meta END,
+	claims = CASE WHEN NOT {may} THEN CASE WHEN claimed > {now} THEN left(claims, -1) || E',\n' ELSE '[' END || $8::text || $3::smallint ||
+			',"ticket":' || rev + 1 || ',"since":' || {now} || ',"until":' || {now} + $7::bigint || $9::text || ']'
+		WHEN claimed <= {now} THEN NULL WHEN until > {now} THEN claims
+		WHEN strpos(claims, E'\n') > 0 THEN '[' || substr(claims, strpos(claims, E'\n') + 1) END,
+	claimed = CASE WHEN NOT {may} THEN greatest(claimed, {now} + $7::bigint) WHEN until > {now} OR strpos(claims, E'\n') > 0 THEN claimed ELSE 0 END
+	WHERE k = $1::bytea AND number < {max} AND (kind = $3::smallint OR until <= {now} AND claimed <= {now})
+	AND (claimed <= {now} OR claims LIKE '[{"owner":"%}]') AND ({may} OR $6::boolean AND NOT {mine} AND (claimed <= {now} OR strpos(claims, $8::text) = 0))
+	AND {bounded} RETURNING owner = $2::text AND granted = number, {now}, {row}`
+
+var contendParts = strings.NewReplacer(
+	"{may}", `({mine} OR until <= {now} AND (claimed <= {now} OR starts_with(claims, '[' || $8::text || $3::smallint || ',"ticket"')))`,
+	"{next}", "greatest(number + 1, {now})",
+)
+
+// shareText is contendText for readers and permits.
+const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $10::smallint, lim = $11::integer,
+	number = CASE WHEN may THEN next ELSE t.number END,
+	owner = CASE WHEN NOT may THEN t.owner END, granted = CASE WHEN may THEN 0 ELSE t.granted END,
+	since = CASE WHEN may THEN 0 ELSE t.since END, until = CASE WHEN may THEN 0 ELSE t.until END, meta = CASE WHEN NOT may THEN t.meta END,
+	claims = pre || $8::text || $3::smallint || CASE WHEN may THEN ',"number":' || next ELSE ',"ticket":' || t.rev + 1 END
+		|| ',"since":' || {now} || ',"until":' || {now} + life || $9::text || post,
+	claimed = greatest(t.claimed, {now} + life)
+	FROM (SELECT *, CASE WHEN may THEN $4::bigint ELSE $7::bigint END AS life
+		FROM (SELECT k, p, pre, post, greatest(number + 1, {now}) AS next, until <= {now} AND CASE WHEN $3::smallint = 3
+				THEN strpos(pre, '"mode":2,') = 0 ELSE length(pre) - length(replace(pre, E'\n', '')) < $11::integer END AS may
+			FROM {claims} l3 WHERE number < {max} AND (until <= {now} AND b = '' OR kind = $10::smallint AND ($3::smallint <> 4 OR lim = $11::integer))
+			AND NOT {mine} AND (p = 0 OR strpos(substr(b, p), $8::text || $3::smallint || ',"ticket"') = 1)) l4) s
+	WHERE t.k = s.k AND (may OR p = 0 AND $6::boolean) RETURNING may, {now}, {row}`
+
+// dropText removes a claim that has not ended.
+const dropText = `UPDATE {t} t SET rev = t.rev + 1, claims = nullif({without}, ''), claimed = CASE WHEN pre = '[' AND post = ']' THEN 0 ELSE t.claimed END
+	FROM {claims} s WHERE t.k = s.k AND p > 0 AND substring(substr(b, p) FROM '"until":([0-9]{1,18})')::bigint > {now}
+	RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`
 
 // extendHolds returns a statement that renews holds, given how it treats locked rows.
 func extendHolds(condition, locking string) string {
@@ -248,8 +371,15 @@ func extendHolds(condition, locking string) string {
 // newRowStatements fills in the table, an identifier, and the channel, a word.
 func newRowStatements(table, channel string) *rowStatements {
 	fill := func(sql string) string {
-		sql = strings.NewReplacer("{notify}", notifyIfWaiting, "{bounded}", bounded).Replace(sql)
-		return strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{row}", rowColumns()).Replace(sql)
+		for _, by := range []*strings.Replacer{
+			strings.NewReplacer("{notify}", notifyIfWaiting, "{claims}", claimText, "{without}", without),
+			lineParts, contendParts,
+			strings.NewReplacer("{bounded}", bounded, "{end}", endOfLine, "{mine}", "(until > {now} AND owner IS NOT DISTINCT FROM $2::text)"),
+			strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{row}", rowColumns(), "{max}", fmt.Sprint(int64(sqlrow.MaxNumber))),
+		} {
+			sql = by.Replace(sql)
+		}
+		return sql
 	}
 	return &rowStatements{
 		take: fill(`UPDATE {t} SET number = greatest(number + 1, {now}), granted = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = $2::text,
@@ -257,8 +387,11 @@ func newRowStatements(table, channel string) *rowStatements {
 	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = rev + 1
 	WHERE k = $1::bytea AND claimed <= {now} AND number < $6::bigint
 	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) AND {bounded} RETURNING number`),
-		free: fill(`UPDATE {t} SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
-	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
+		contend: fill(contendText),
+		share:   strings.ReplaceAll(fill(shareText), "{own}", "$8::text"),
+		drop:    strings.ReplaceAll(fill(dropText), "{own}", "$2::text"),
+		free: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
+	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
 		extend: fill(extendHolds("", " SKIP LOCKED")),
 		await:  fill(extendHolds(" AND {bounded}", "")),
 		read:   fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
@@ -266,11 +399,11 @@ func newRowStatements(table, channel string) *rowStatements {
 	SELECT $1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
 	$9::bigint, nullif($10::text, ''), nullif($11::text, ''),
 	$12::bigint, 1, $13::bigint WHERE {now} BETWEEN $14::bigint AND $15::bigint ON CONFLICT (k) DO NOTHING`),
-		swap: fill(`UPDATE {t} SET kind = $3::smallint, lim = $4::integer, number = $5::bigint, owner = nullif($6::text, ''),
+		swap: fill(`UPDATE {t} t SET kind = $3::smallint, lim = $4::integer, number = $5::bigint, owner = nullif($6::text, ''),
 	granted = $7::bigint, since = $8::bigint, until = $9::bigint, meta = nullif($10::text, ''),
 	claims = nullif($11::text, ''), claimed = $12::bigint, rev = rev + 1
 	WHERE k = (SELECT k FROM {t} WHERE k = $1::bytea AND rev = $2::bigint AND {now} BETWEEN $14::bigint AND $15::bigint
-	FOR NO KEY UPDATE SKIP LOCKED) RETURNING waiting > {now}, CASE WHEN $13::boolean THEN {notify} END`),
+	FOR NO KEY UPDATE SKIP LOCKED) RETURNING t.waiting > {now}, CASE WHEN $13::boolean THEN {notify} END`),
 		mark: fill(`UPDATE {t} SET waiting = {now} + $2::bigint WHERE k = $1::bytea AND waiting < {now} + $2::bigint AND {bounded}`),
 		names: fill(`SELECT name FROM {t} WHERE (until > {now} OR claimed > {now})
 	AND convert_to(name, 'UTF8') >= $1::bytea AND convert_to(name, 'UTF8') > $2::bytea ORDER BY convert_to(name, 'UTF8') LIMIT $3::integer`),

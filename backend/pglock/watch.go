@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"crypto/rand"
 	sqldriver "database/sql/driver"
 	"encoding/hex"
 	"errors"
@@ -38,10 +39,12 @@ type rowWaker interface {
 }
 
 // releaseListener listens for releases on behalf of all waiters of strategy Row. It has one goroutine and
-// one connection, while there are waiters and a little longer.
+// one connection, while there are waiters and a little longer. It hears of the turns of its own places, and of changes that
+// concern all.
 type releaseListener struct {
 	db      *database
-	channel string
+	channel string // of all; that of the own places has the address behind it
+	address string
 	backend rowWaker
 
 	ctx    context.Context // ended by Close
@@ -66,13 +69,15 @@ func newSubscription() *subscription {
 }
 
 func newReleaseListener(db *database, channel string, backend rowWaker) *releaseListener {
-	l := &releaseListener{db: db, channel: channel, backend: backend}
+	var random [8]byte
+	rand.Read(random[:])
+	l := &releaseListener{db: db, channel: channel, address: hex.EncodeToString(random[:]), backend: backend}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
-// Address returns nothing: every listener is notified of every release.
-func (l *releaseListener) Address(time.Duration) string { return "" }
+// Address returns what the releases of others name the own channel by.
+func (l *releaseListener) Address(time.Duration) string { return l.address }
 
 // Notify does nothing: the releasing statement has notified.
 func (l *releaseListener) Notify(sqlrow.Key) {}
@@ -211,7 +216,7 @@ func (l *releaseListener) listen(s *subscription) error {
 }
 
 func (l *releaseListener) listenOn(pg *pgx.Conn, s *subscription) error {
-	text := "LISTEN " + l.channel
+	text := fmt.Sprintf("LISTEN %s; LISTEN %s_%s", l.channel, l.channel, l.address)
 	if l.db.version >= 14_00_00 {
 		text = "SET idle_session_timeout = 0; " + text
 	}

@@ -52,7 +52,7 @@ func (l *Lock) add(c Claim, r *driver.Request) {
 // that changed.
 func (l *Lock) enqueue(own *Claim, c Claim, r *driver.Request) bool {
 	now := c.Since
-	c.Fence, c.OnRevoke, c.Until = 0, nil, now+int64(placeLife(r.TTL))
+	c.Fence, c.OnRevoke, c.Until = 0, nil, now+int64(PlaceLife(r.TTL))
 	switch {
 	case own == nil:
 		c.Place = l.nextPlace()
@@ -65,9 +65,9 @@ func (l *Lock) enqueue(own *Claim, c Claim, r *driver.Request) bool {
 	return true
 }
 
-// placeLife is how long a place lives that is written now. It exceeds a long TTL, so that few of the
+// PlaceLife is how long a place lives that is written now. It exceeds a long TTL, so that few of the
 // waiter's attempts have to write it again: a place that lives for the TTL stays.
-func placeLife(ttl time.Duration) time.Duration {
+func PlaceLife(ttl time.Duration) time.Duration {
 	return ttl + max(0, min(ttl/2, ttl-2*driver.TurnLife))
 }
 

@@ -232,7 +232,7 @@ func TestPlace(t *testing.T) {
 	for _, c := range []struct {
 		after   time.Duration
 		written bool
-	}{{0, true}, {placeLife(ttl) - ttl, false}, {placeLife(ttl) - ttl + 1, true}} {
+	}{{0, true}, {PlaceLife(ttl) - ttl, false}, {PlaceLife(ttl) - ttl + 1, true}} {
 		at := now + int64(c.after)
 		if d := l.Acquire(&r, Claim{Fence: 100}, at); d.Own != c.written || l.FirstPlace().Until < at+int64(ttl) || l.FirstPlace().Since != now {
 			t.Errorf("after %v: %+v, then %+v", c.after, d, l.FirstPlace())

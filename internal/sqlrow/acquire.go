@@ -16,8 +16,8 @@ import (
 // busyRetry is the time after which an owner retries that lost all races for the row.
 const busyRetry = 5 * time.Millisecond
 
-// Acquire makes one attempt. An exclusive hold takes one statement if no other owner wants the lock.
-// Otherwise the row is read, and written if that changes it.
+// Acquire makes one attempt. One statement grants a lock that is free for the owner, and one takes a place in the queue.
+// What that can't decide is read, and written if that changes it.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := b.acquire(ctx, r)
 	b.late.note(r.Owner, err)
@@ -33,9 +33,16 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	c := claims.Claim{Meta: meta, Address: b.notifier.Address(0)}
-	// Where this backend waits, others hold or have places, and take would change nothing.
-	if r.Mode.Alone() && !b.watchers.watched(KeyOf(r.Name)) {
-		if g, err := b.take(ctx, r, c); err != nil || g.Fence > 0 {
+	t := takeRequest(r, c)
+	// The first statement is the cheapest; where this backend waits, or has done so lately, it would change nothing.
+	contended := b.watchers.watched(KeyOf(r.Name))
+	if r.Mode.Alone() && !contended {
+		if number, err := b.dialect.Take(ctx, t); err != nil || number > 0 {
+			return granted(r, number), unsent.Mark(err)
+		}
+	}
+	if r.Queue || contended && r.Mode.Alone() { // a try for a semaphore in use should lock nothing
+		if g, err, done := b.contend(ctx, r, c, t); done {
 			return g, err
 		}
 	}
@@ -77,16 +84,49 @@ func (b *Backend) validate(ctx context.Context, r driver.Request) (meta string, 
 	return meta, nil
 }
 
-// take makes an attempt by one statement. Without a fence it has changed nothing.
-func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (driver.Grant, error) {
-	number, err := b.dialect.Take(ctx, TakeRequest{
-		Name: r.Name, Kind: r.Mode, Owner: r.Owner,
-		TTL: wholeMicros(r.TTL), Meta: bytesOf(c.Meta), Address: c.Address,
-	})
-	if err != nil || number == 0 {
-		return driver.Grant{}, unsent.Mark(err)
+// takeRequest returns the dialect's request for r, whose claim would be c.
+func takeRequest(r driver.Request, c claims.Claim) TakeRequest {
+	t := TakeRequest{
+		Name: r.Name, Mode: r.Mode, Owner: r.Owner, TTL: wholeMicros(r.TTL),
+		Meta: bytesOf(c.Meta), Address: c.Address, Queue: r.Queue, PlaceLife: wholeMicros(claims.PlaceLife(r.TTL)),
 	}
-	return driver.Grant{Fence: uint64(number) << claims.SpanBits, Fences: claims.Fences(r), TTL: r.TTL}, nil
+	if r.Mode == driver.Counted {
+		t.Limit = r.Limit
+	}
+	return t
+}
+
+func granted(r driver.Request, number int64) driver.Grant {
+	return driver.Grant{Fence: uint64(number) << claims.SpanBits, Fences: claims.Fences(r), TTL: wholeMicros(r.TTL)}
+}
+
+// contend makes an attempt by one statement. done is false if that has not decided it.
+func (b *Backend) contend(ctx context.Context, r driver.Request, c claims.Claim, t TakeRequest) (g driver.Grant, err error, done bool) {
+	k, err := b.dialect.Contend(ctx, t)
+	switch {
+	case err != nil:
+		return g, unsent.Mark(err), true
+	case k.Number > 0:
+		return granted(r, k.Number), nil, true
+	case !k.Placed:
+		return g, nil, false
+	}
+	return b.placed(ctx, r, c, k)
+}
+
+// placed returns the refusal to an owner that has a new place. done is false if only claims that have ended are before it.
+func (b *Backend) placed(ctx context.Context, r driver.Request, c claims.Claim, t Taken) (g driver.Grant, err error, done bool) {
+	var s *state
+	if t.Row.Rev > 0 {
+		s, err = read(t.Row, t.Now)
+	} else {
+		s, err = b.readRow(ctx, r.Name)
+	}
+	if err != nil {
+		return g, notFinal(err), true // there is a place to be released
+	}
+	g, v := s.decide(r, c) // and nothing is written
+	return g, v.err, v.err != nil
 }
 
 // decide grants or refuses a request whose claim would be c.
@@ -102,10 +142,10 @@ func (s *state) decide(r driver.Request, c claims.Claim) (driver.Grant, decision
 		return driver.Grant{}, v
 	}
 	s.Number = number
-	return driver.Grant{Fence: uint64(c.Fence), Fences: claims.Fences(r), TTL: r.TTL}, v
+	return granted(r, number), v
 }
 
-// Release ends a hold or a place in the queue. An exclusive hold takes one statement.
+// Release ends a hold or a place in the queue. A hold takes one statement.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	return b.wrap("release", h.Name, b.late.released(h.Owner, notFinal(b.release(ctx, h))))
 }
@@ -132,6 +172,13 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 		if freed || err != nil {
 			return err
 		}
+	}
+	dropped, waited, err := b.dialect.Drop(ctx, HoldKey{h.Name, h.Owner})
+	if dropped {
+		b.announce(k, waited)
+	}
+	if dropped || err != nil {
+		return err
 	}
 	return b.change(ctx, h.Name, func(s *state) decision {
 		if !s.Remove(h.Owner) {

@@ -32,6 +32,10 @@ type Options struct {
 	// Notifier makes the notifier, which may call Wake and WakeAll of the backend. If it is nil, waiters
 	// poll.
 	Notifier func(*Backend) Notifier
+
+	// Pushed means that the notifier calls Wake or WakeOwner for all that concerns a waiter here, whichever address a
+	// claim has.
+	Pushed bool
 }
 
 // maxRowWaits is how many renewals of a backend wait for locked rows at once, each on a connection.

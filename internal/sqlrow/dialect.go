@@ -44,14 +44,29 @@ type Row struct {
 	Earliest, Latest int64
 }
 
-// TakeRequest is a request for an exclusive hold.
+// TakeRequest is an attempt.
 type TakeRequest struct {
 	Name    string
-	Kind    driver.Mode // Exclusive or Write
+	Mode    driver.Mode
+	Limit   int // permits of a semaphore; otherwise 0
 	Owner   string
 	TTL     time.Duration // in whole µs
 	Meta    []byte
 	Address string
+
+	// Queue takes a place if the attempt is refused, for PlaceLife.
+	Queue     bool
+	PlaceLife time.Duration // in whole µs
+}
+
+// Taken is the outcome of a Contend.
+type Taken struct {
+	Number int64 // of the grant; 0: there is none
+	Placed bool  // the owner has a new place in the queue
+
+	// Now and Row are the clock and the row that has the new place, if the dialect knows them without another statement.
+	Now int64
+	Row Row
 }
 
 // HoldKey identifies a hold in a row.
@@ -73,7 +88,7 @@ type Extension struct {
 // different clocks. An error is one of package driver, or means an unknown outcome.
 //
 // If a transaction of another program has locked a row, Extend (unless it is to wait) and Swap leave
-// it out, as if it had changed. Take, Free, Insert and Mark may wait for the row, for a second or
+// it out, as if it had changed. Take, Contend, Free, Drop, Insert and Mark may wait for the row, for a second or
 // two at most where the database has such a limit.
 //
 // Methods are safe for concurrent use, and return when ctx ends.
@@ -89,12 +104,33 @@ type Dialect interface {
 	// It returns the new Number, or 0 if nothing was changed.
 	Take(ctx context.Context, t TakeRequest) (number int64, err error)
 
+	// Contend is Take in any mode and among others, if there is a row whose Number is below MaxNumber. It treats claims that
+	// have ended as living, as long as others in the row live (Claimed > now); the kind and limit of a row with claims must be
+	// the request's. What it can't decide by the text of Claims it leaves alone: then Number is 0 and Placed false.
+	//
+	// An exclusive hold (of Exclusive or Write) needs Until <= now and no claim before t.Owner's place, or no claims; or
+	// t.Owner holds already in the same kind, and then the claims stay:
+	//
+	//	number = granted = greatest(number+1, now), owner, until = greatest(until, now+TTL),
+	//	meta, address, kind, lim = Limit, rev = rev+1, claims without the place, and since = now
+	//	unless t.Owner holds already.
+	//
+	// A reader needs Until <= now and no place of a writer before it, a permit less than Limit claims before it. The hold
+	// replaces the place, or is added to Claims.
+	//
+	// If others hold, or claims block the owner, and t.Queue is set, an owner without a claim gets a place at the end of
+	// Claims, whose number is the row's new rev: greater than all that came before.
+	Contend(ctx context.Context, t TakeRequest) (Taken, error)
+
 	// Free ends h if it is an exclusive hold that has not ended (Until > now): owner, meta and
 	// address become NULL, granted, since and until 0, rev = rev+1. Claims stay.
 	//
 	// waited means that Waiting > now. A dialect that can notify waiters in the same statement does
 	// so.
 	Free(ctx context.Context, h HoldKey) (freed, waited bool, err error)
+
+	// Drop removes h's claim from Claims, if it has not ended: a shared hold or a place. waited means the same as for Free.
+	Drop(ctx context.Context, h HoldKey) (dropped, waited bool, err error)
 
 	// Extend renews the exclusive holds that have not ended and whose rows are not locked:
 	//

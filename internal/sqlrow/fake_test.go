@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // fake is a Dialect with a table in memory. It counts statements.
@@ -52,7 +55,7 @@ func (f *fake) Take(ctx context.Context, t TakeRequest) (int64, error) {
 	now, err := f.begin(ctx, "take")
 	defer f.mu.Unlock()
 	r, ok := f.rows[KeyOf(t.Name)]
-	mine := r.Owner == t.Owner && r.Kind == t.Kind
+	mine := r.Owner == t.Owner && r.Kind == t.Mode
 	if err != nil || !ok || r.Claimed > now || r.Number >= MaxNumber || r.Until > now && !mine {
 		return 0, err
 	}
@@ -61,9 +64,96 @@ func (f *fake) Take(ctx context.Context, t TakeRequest) (int64, error) {
 	}
 	r.Number = max(r.Number+1, now)
 	r.Granted, r.Owner, r.Until, r.Meta, r.Address = r.Number, t.Owner, max(r.Until, now+t.TTL.Microseconds()), t.Meta, t.Address
-	r.Kind, r.Limit, r.Claims, r.Claimed = t.Kind, 0, nil, 0
+	r.Kind, r.Limit, r.Claims, r.Claimed = t.Mode, 0, nil, 0
 	f.put(r)
 	return r.Number, nil
+}
+
+func (f *fake) Contend(ctx context.Context, t TakeRequest) (Taken, error) {
+	now, err := f.begin(ctx, "contend")
+	defer f.mu.Unlock()
+	r, ok := f.rows[KeyOf(t.Name)]
+	if err != nil || !ok || r.Number >= MaxNumber {
+		return Taken{}, err
+	}
+	list, own, err := r.listed(now, t.Owner)
+	kind, held, mine := claims.KindOf(t.Mode), r.Until > now, r.Until > now && r.Owner == t.Owner
+	switch {
+	case err != nil:
+		return Taken{}, nil
+	case (held || len(list) > 0) && (r.Kind != kind || t.Mode == driver.Counted && r.Limit != t.Limit):
+		return Taken{}, nil
+	case own < len(list) && (list[own].Place == 0 || list[own].Mode != uint8(t.Mode)):
+		return Taken{}, nil
+	}
+	isWriter := func(c claimRecord) bool { return c.Mode == uint8(driver.Write) }
+	may := !held
+	switch t.Mode {
+	case driver.Read:
+		may = may && !slices.ContainsFunc(list[:own], isWriter)
+	case driver.Counted:
+		may = may && own < t.Limit
+	default:
+		may = mine || may && own == 0
+	}
+	if !may && (mine || !t.Queue || own < len(list)) {
+		return Taken{}, nil
+	}
+	number, claim := max(r.Number+1, now), claimRecord{Owner: t.Owner, Mode: uint8(t.Mode), Since: now, Address: t.Address, Meta: string(t.Meta)}
+	switch {
+	case !may:
+		claim.Place, claim.Until = r.Rev+1, now+t.PlaceLife.Microseconds()
+		list = append(list, claim)
+	case t.Mode.Alone():
+		if !mine {
+			r.Since, list = now, slices.Delete(list, own, min(own+1, len(list)))
+		}
+		r.Number, r.Granted, r.Owner, r.Until, r.Meta, r.Address = number, number, t.Owner, max(r.Until, now+t.TTL.Microseconds()), t.Meta, t.Address
+	default:
+		claim.Number, claim.Until = number, now+t.TTL.Microseconds()
+		list = slices.Replace(list, own, min(own+1, len(list)), claim)
+		r.Number, r.Granted, r.Owner, r.Since, r.Until, r.Meta, r.Address = number, 0, "", 0, 0, nil, ""
+	}
+	r.Kind, r.Limit = kind, t.Limit
+	f.put(r.with(list))
+	if !may {
+		return Taken{Placed: true}, nil
+	}
+	return Taken{Number: number}, nil
+}
+
+// listed returns the claims in the order of the text, and the index of the owner's, or their number.
+func (r Row) listed(now int64, owner string) (list []claimRecord, own int, err error) {
+	if r.Claimed > now {
+		r.Owner = ""
+		list, err = r.records()
+	}
+	if own = slices.IndexFunc(list, func(c claimRecord) bool { return c.Owner == owner }); own < 0 {
+		own = len(list)
+	}
+	return list, own, err
+}
+
+// with returns r with these claims.
+func (r Row) with(list []claimRecord) Row {
+	r.Claims, _ = encode(list)
+	r.Claimed = 0
+	for _, c := range list {
+		r.Claimed = max(r.Claimed, c.Until)
+	}
+	return r
+}
+
+func (f *fake) Drop(ctx context.Context, h HoldKey) (dropped, waited bool, err error) {
+	now, err := f.begin(ctx, "drop")
+	defer f.mu.Unlock()
+	r := f.rows[KeyOf(h.Name)]
+	list, own, bad := r.listed(now, h.Owner)
+	if err != nil || bad != nil || own == len(list) || list[own].Until <= now {
+		return false, false, err
+	}
+	f.put(r.with(slices.Delete(list, own, own+1)))
+	return true, r.Waiting > now, nil
 }
 
 func (f *fake) put(r Row) {

@@ -109,11 +109,42 @@ func (r claimRecord) claim() claims.Claim {
 	}
 }
 
+// encode writes claims as JSON with a line for each, so that SQL can find where one ends: a text in JSON has no line feed.
 func encode(list []claimRecord) ([]byte, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	return json.Marshal(list)
+	text := []byte("[")
+	for i, r := range list {
+		one, err := json.Marshal(r)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			text = append(text, ",\n"...)
+		}
+		text = append(text, one...)
+	}
+	return append(text, ']'), nil
+}
+
+// Own returns how owner's claim begins in Row.Claims, up to the number of its mode. No other text there has that: within a
+// text of JSON each quote has a backslash.
+func Own(owner string) string {
+	text, _ := json.Marshal(owner)
+	return `{"owner":` + string(text) + `,"mode":`
+}
+
+// Tail returns how the claim of t's owner ends in Row.Claims, from behind its last number.
+func (t TakeRequest) Tail() string {
+	text, _ := json.Marshal(struct {
+		Address string `json:"address,omitempty"`
+		Meta    string `json:"meta,omitempty"`
+	}{t.Address, string(t.Meta)})
+	if len(text) == len("{}") {
+		return "}"
+	}
+	return "," + string(text[1:])
 }
 
 // records returns all claims in the row, including those that have ended.

@@ -16,8 +16,8 @@ func full() Row {
 	return Row{
 		Key: KeyOf("x"), Name: "x", Kind: driver.Write, Limit: 2, Number: 9, Rev: 3,
 		Owner: "w", Granted: 7, Since: 100, Until: 2000, Meta: []byte(`{"pid":"1"}`), Address: "b1",
-		Claims: []byte(`[{"owner":"r","mode":3,"ticket":1,"since":200,"until":1500,"address":"b2"},` +
-			`{"owner":"v","mode":2,"ticket":2,"since":300,"until":1800,"meta":"{}"},` +
+		Claims: []byte(`[{"owner":"r","mode":3,"ticket":1,"since":200,"until":1500,"address":"b2"},` + "\n" +
+			`{"owner":"v","mode":2,"ticket":2,"since":300,"until":1800,"meta":"{}"},` + "\n" +
 			`{"owner":"p","mode":4,"ticket":3,"since":300,"until":1700}]`),
 		Claimed: 1800,
 	}

@@ -108,12 +108,11 @@ func (set *watcherSet) removeUnused(l *rowWatcher) bool {
 	return true
 }
 
-// watched reports whether there are waiters for k in this backend.
+// watched reports whether there are waiters for k in this backend, or were a moment ago.
 func (set *watcherSet) watched(k Key) bool {
 	set.mu.Lock()
 	defer set.mu.Unlock()
-	l := set.byKey[k]
-	return l != nil && len(l.waiters) > 0
+	return set.byKey[k] != nil
 }
 
 // wake tells the rowWatcher of k about a change of its row.
@@ -209,7 +208,7 @@ func (rw *rowWatcher) run() {
 func (rw *rowWatcher) wait(address string, silent bool) {
 	ctx, cancel := context.WithTimeout(rw.set.b.ctx, slice)
 	defer cancel()
-	if rw.outdated(cancel, address == "" && !silent) {
+	if rw.outdated(cancel, rw.set.b.options.Pushed && !silent) {
 		return
 	}
 	notified := false
@@ -312,6 +311,9 @@ func (rw *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
 		} else if ahead == nil || len(blockers) < len(ahead) {
 			ahead, mode = blockers, w.request.Mode
 		}
+	}
+	if rw.set.b.options.Pushed {
+		return "", ahead != nil
 	}
 	return addressOf(ahead, mode)
 }
