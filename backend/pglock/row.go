@@ -48,9 +48,11 @@ func (d *rowDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int
 func (d *rowDialect) Contend(ctx context.Context, t sqlrow.TakeRequest) (sqlrow.Taken, error) {
 	var k taken
 	own := sqlrow.Own(t.Owner)
-	args := []any{keyOf(t.Name), t.Owner, int64(t.Mode), t.TTL.Microseconds(), string(t.Meta), t.Queue, t.PlaceLife.Microseconds(), own, t.Tail()}
+	args := []any{keyOf(t.Name), t.Owner, int64(t.Mode), t.TTL.Microseconds(), t.Queue, t.PlaceLife.Microseconds(), own, t.Tail()}
 	text := d.sql.contend
-	if !t.Mode.Alone() {
+	if t.Mode.Alone() {
+		args = append(args, string(t.Meta))
+	} else {
 		text = d.sql.share
 		args = append(args, int64(claims.KindOf(t.Mode)), int64(t.Limit))
 	}
@@ -324,35 +326,35 @@ const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint, lim = 
 	granted = CASE WHEN {may} THEN {next} ELSE granted END,
 	since = CASE WHEN until <= {now} AND {may} THEN {now} ELSE since END,
 	until = CASE WHEN {may} THEN greatest(until, {now} + $4::bigint) ELSE until END,
-	meta = CASE WHEN {may} THEN nullif($5::text, '') ELSE meta END,
-	claims = CASE WHEN NOT {may} THEN CASE WHEN claimed > {now} THEN left(claims, -1) || E',\n' ELSE '[' END || $8::text || $3::smallint ||
-			',"ticket":' || rev + 1 || ',"since":' || {now} || ',"until":' || {now} + $7::bigint || $9::text || ']'
+	meta = CASE WHEN {may} THEN nullif($9::text, '') ELSE meta END,
+	claims = CASE WHEN NOT {may} THEN CASE WHEN claimed > {now} THEN left(claims, -1) || E',\n' ELSE '[' END || $7::text || $3::smallint ||
+			',"ticket":' || rev + 1 || ',"since":' || {now} || ',"until":' || {now} + $6::bigint || $8::text || ']'
 		WHEN claimed <= {now} THEN NULL WHEN until > {now} THEN claims
 		WHEN strpos(claims, E'\n') > 0 THEN '[' || substr(claims, strpos(claims, E'\n') + 1) END,
-	claimed = CASE WHEN NOT {may} THEN greatest(claimed, {now} + $7::bigint) WHEN until > {now} OR strpos(claims, E'\n') > 0 THEN claimed ELSE 0 END
+	claimed = CASE WHEN NOT {may} THEN greatest(claimed, {now} + $6::bigint) WHEN until > {now} OR strpos(claims, E'\n') > 0 THEN claimed ELSE 0 END
 	WHERE k = $1::bytea AND number < {max} AND (kind = $3::smallint OR until <= {now} AND claimed <= {now})
-	AND (claimed <= {now} OR claims LIKE '[{"owner":"%}]') AND ({may} OR $6::boolean AND NOT {mine} AND (claimed <= {now} OR strpos(claims, $8::text) = 0))
+	AND (claimed <= {now} OR claims LIKE '[{"owner":"%}]') AND ({may} OR $5::boolean AND NOT {mine} AND (claimed <= {now} OR strpos(claims, $7::text) = 0))
 	AND {bounded} RETURNING owner = $2::text AND granted = number, {now}, {row}`
 
 var contendParts = strings.NewReplacer(
-	"{may}", `({mine} OR until <= {now} AND (claimed <= {now} OR starts_with(claims, '[' || $8::text || $3::smallint || ',"ticket"')))`,
+	"{may}", `({mine} OR until <= {now} AND (claimed <= {now} OR starts_with(claims, '[' || $7::text || $3::smallint || ',"ticket"')))`,
 	"{next}", "greatest(number + 1, {now})",
 )
 
 // shareText is contendText for readers and permits.
-const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $10::smallint, lim = $11::integer,
+const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $9::smallint, lim = $10::integer,
 	number = CASE WHEN may THEN next ELSE t.number END,
 	owner = CASE WHEN NOT may THEN t.owner END, granted = CASE WHEN may THEN 0 ELSE t.granted END,
 	since = CASE WHEN may THEN 0 ELSE t.since END, until = CASE WHEN may THEN 0 ELSE t.until END, meta = CASE WHEN NOT may THEN t.meta END,
-	claims = pre || $8::text || $3::smallint || CASE WHEN may THEN ',"number":' || next ELSE ',"ticket":' || t.rev + 1 END
-		|| ',"since":' || {now} || ',"until":' || {now} + life || $9::text || post,
+	claims = pre || $7::text || $3::smallint || CASE WHEN may THEN ',"number":' || next ELSE ',"ticket":' || t.rev + 1 END
+		|| ',"since":' || {now} || ',"until":' || {now} + life || $8::text || post,
 	claimed = greatest(t.claimed, {now} + life)
-	FROM (SELECT *, CASE WHEN may THEN $4::bigint ELSE $7::bigint END AS life
+	FROM (SELECT *, CASE WHEN may THEN $4::bigint ELSE $6::bigint END AS life
 		FROM (SELECT k, p, pre, post, greatest(number + 1, {now}) AS next, until <= {now} AND CASE WHEN $3::smallint = 3
-				THEN strpos(pre, '"mode":2,') = 0 ELSE length(pre) - length(replace(pre, E'\n', '')) < $11::integer END AS may
-			FROM {claims} l3 WHERE number < {max} AND (until <= {now} AND b = '' OR kind = $10::smallint AND ($3::smallint <> 4 OR lim = $11::integer))
-			AND NOT {mine} AND (p = 0 OR strpos(substr(b, p), $8::text || $3::smallint || ',"ticket"') = 1)) l4) s
-	WHERE t.k = s.k AND (may OR p = 0 AND $6::boolean) RETURNING may, {now}, {row}`
+				THEN strpos(pre, '"mode":2,') = 0 ELSE length(pre) - length(replace(pre, E'\n', '')) < $10::integer END AS may
+			FROM {claims} l3 WHERE number < {max} AND (until <= {now} AND b = '' OR kind = $9::smallint AND ($3::smallint <> 4 OR lim = $10::integer))
+			AND NOT {mine} AND (p = 0 OR strpos(substr(b, p), $7::text || $3::smallint || ',"ticket"') = 1)) l4) s
+	WHERE t.k = s.k AND (may OR p = 0 AND $5::boolean) RETURNING may, {now}, {row}`
 
 // dropText removes a claim that has not ended.
 const dropText = `UPDATE {t} t SET rev = t.rev + 1, claims = nullif({without}, ''), claimed = CASE WHEN pre = '[' AND post = ']' THEN 0 ELSE t.claimed END
@@ -388,7 +390,7 @@ func newRowStatements(table, channel string) *rowStatements {
 	WHERE k = $1::bytea AND claimed <= {now} AND number < $6::bigint
 	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) AND {bounded} RETURNING number`),
 		contend: fill(contendText),
-		share:   strings.ReplaceAll(fill(shareText), "{own}", "$8::text"),
+		share:   strings.ReplaceAll(fill(shareText), "{own}", "$7::text"),
 		drop:    strings.ReplaceAll(fill(dropText), "{own}", "$2::text"),
 		free: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
 	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
