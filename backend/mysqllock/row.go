@@ -58,6 +58,7 @@ func newRow(ctx context.Context, s *database) (strategy, error) {
 		return nil, errors.Join(err, d.close())
 	}
 	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Notifier: func(*sqlrow.Backend) sqlrow.Notifier { return d.notifier }}
+	d.notifier.text = rowSQL(sqlFreeNotifying, s.quoted(s.opts.Table), s.server, 1)
 	return &rowStrategy{sqlrow.New(d, o), d}, nil
 }
 
@@ -157,9 +158,12 @@ func (d *rowDialect) Contend(ctx context.Context, t sqlrow.TakeRequest) (sqlrow.
 	return sqlrow.Taken{Number: number, Placed: n > 0 && number == 0}, err
 }
 
-// Free is one UPDATE.
+// Free is one UPDATE. It notifies too if the notifier's session is idle.
 func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
-	n, waiting, err := d.run(ctx, d.free, keyOf(h.Name), []byte(h.Owner))
+	n, waiting, err := d.notifier.change(ctx, keyOf(h.Name), []byte(h.Owner))
+	if errors.Is(err, errNotIdle) || undone(err) {
+		n, waiting, err = d.run(ctx, d.free, keyOf(h.Name), []byte(h.Owner))
+	}
 	return n > 0, waiting > 0, err
 }
 
@@ -365,6 +369,14 @@ func expanded(text string) string {
 // sqlFree returns through the insert id whether the row has waiters.
 const sqlFree = `UPDATE {table} SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)),
+owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, address = NULL, rev = rev + 1
+WHERE k = ? AND owner = ? AND until > {now}`
+
+// sqlFreeNotifying is sqlFree in the notifier's session. Once the row is locked, and before it is committed, it takes the
+// lock with the next number and releases the old one: who is notified waits for the row, and no longer. It returns
+// 2 if it has notified, and 1 if that failed.
+const sqlFreeNotifying = `UPDATE {table} SET
+waiting = waiting + 0 * LAST_INSERT_ID(IF(waiting > {now}, IF(GET_LOCK(?, 0) + RELEASE_LOCK(?) = 2, 2, 1), 0)),
 owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, address = NULL, rev = rev + 1
 WHERE k = ? AND owner = ? AND until > {now}`
 

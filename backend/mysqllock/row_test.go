@@ -284,7 +284,7 @@ func TestRowStatementsOfEachCall(t *testing.T) {
 	warm := asks("mutex", driver.Exclusive)
 	take(t, b, warm)
 	release(t, b, warm)
-	x, reader := asks("mutex", driver.Exclusive), asks("reader", driver.Read)
+	x, reader, beside := asks("mutex", driver.Exclusive), asks("reader", driver.Read), asks("reader", driver.Read)
 	for _, call := range []struct {
 		what string
 		want int64
@@ -296,7 +296,8 @@ func TestRowStatementsOfEachCall(t *testing.T) {
 		{"renewal", 1, func() { renews(t, b, x, nil) }},
 		{"unlock", 1, func() { release(t, b, x) }},
 		{"new lock", 3, func() { take(t, b, asks("new", driver.Exclusive)) }},
-		{"first reader", 2, func() { take(t, b, reader) }},
+		{"first reader", 3, func() { take(t, b, reader) }},
+		{"second reader", 1, func() { take(t, b, beside) }},
 		{"reader's renewal", 2, func() { renews(t, b, reader, nil) }},
 		{"reader's unlock", 1, func() { release(t, b, reader) }},
 	} {

@@ -27,7 +27,9 @@ import (
 // was cut off while it had one keeps no other session waiting.
 type notifier struct {
 	db      *sql.DB
+	text    string      // frees a hold and notifies: the next lock, the one that the session has, key, owner
 	pending wait.Signal // a notification to be sent
+	calls   chan *notifierCall
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -57,7 +59,7 @@ const (
 )
 
 func newNotifier(db *sql.DB) *notifier {
-	n := &notifier{db: db, pending: wait.NewSignal(), waits: map[string]*notifierWait{}}
+	n := &notifier{db: db, pending: wait.NewSignal(), calls: make(chan *notifierCall), waits: map[string]*notifierWait{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }
@@ -153,6 +155,10 @@ func (n *notifier) serve() error {
 	if err == nil {
 		_, err = conn.ExecContext(ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", notifierLife))
 	}
+	var free *sql.Stmt
+	if err == nil {
+		free, err = conn.PrepareContext(ctx, n.text)
+	}
 	tick := time.NewTicker(notifierPing)
 	defer tick.Stop()
 	for err == nil && n.setLock(id, number) {
@@ -161,6 +167,13 @@ func (n *notifier) serve() error {
 			number++
 			// The new lock is taken first, so that there is one at any time.
 			err = n.succeed(conn, "GET_LOCK('"+userLock(id, number)+"', 0) + RELEASE_LOCK('"+userLock(id, number-1)+"') = 2")
+		case call := <-n.calls:
+			var notified bool
+			if notified, err = n.free(free, id, number, call); notified {
+				number++
+				n.setLock(id, number)
+			}
+			close(call.done)
 		case <-tick.C:
 			err = n.succeed(conn, "1")
 		case <-n.ctx.Done():
@@ -168,6 +181,50 @@ func (n *notifier) serve() error {
 		}
 	}
 	return err
+}
+
+// notifierCall is a statement in the notifier's session.
+type notifierCall struct {
+	key, owner []byte
+	done       chan struct{} // closed when the fields below are set
+
+	n, waiting int64
+	err        error
+}
+
+// errNotIdle means that the notifier has no session, or uses it.
+var errNotIdle = errors.New("the notifier's session is not idle")
+
+// change frees a hold in the session, if that is idle. waiting means that there are waiters who are not notified yet.
+func (n *notifier) change(ctx context.Context, key, owner []byte) (count, waiting int64, err error) {
+	call := &notifierCall{key: key, owner: owner, done: make(chan struct{})}
+	select {
+	case n.calls <- call:
+	default:
+		return 0, 0, errNotIdle
+	}
+	select {
+	case <-call.done:
+		return call.n, call.waiting, call.err
+	case <-ctx.Done():
+		return 0, 0, ctx.Err()
+	}
+}
+
+// free executes a call. An error is one of the session's; what the statement itself answers is the call's.
+func (n *notifier) free(stmt *sql.Stmt, id string, number int64, call *notifierCall) (notified bool, err error) {
+	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
+	defer cancel()
+	var result int64
+	call.n, result, call.err = changed(stmt.ExecContext(ctx, userLock(id, number+1), userLock(id, number), call.key, call.owner))
+	if call.err != nil && !undone(call.err) {
+		return false, call.err
+	}
+	if result == 1 {
+		call.waiting = 1
+		return false, errors.New("the notifier's session does not have its lock")
+	}
+	return result == 2, nil
 }
 
 // succeed evaluates an expression, which must be 1.

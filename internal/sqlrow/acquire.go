@@ -34,14 +34,15 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	c := claims.Claim{Meta: meta, Address: b.notifier.Address(0)}
 	t := takeRequest(r, c)
-	// The first statement is the cheapest; where this backend waits, or has done so lately, it would change nothing.
+	// Take is the cheapest. Where this backend waits, or has done so lately, it would change nothing, and neither would the
+	// try of a reader.
 	contended := b.watchers.watched(KeyOf(r.Name))
 	if r.Mode.Alone() && !contended {
 		if number, err := b.dialect.Take(ctx, t); err != nil || number > 0 {
 			return granted(r, number), unsent.Mark(err)
 		}
 	}
-	if r.Queue || contended && r.Mode.Alone() { // a try for a semaphore in use should lock nothing
+	if r.Queue || contended == r.Mode.Alone() {
 		if g, err, done := b.contend(ctx, r, c, t); done {
 			return g, err
 		}
@@ -125,6 +126,7 @@ func (b *Backend) placed(ctx context.Context, r driver.Request, c claims.Claim, 
 	if err != nil {
 		return g, notFinal(err), true // there is a place to be released
 	}
+	b.watchers.saw(KeyOf(r.Name), s.clone())
 	g, v := s.decide(r, c) // and nothing is written
 	return g, v.err, v.err != nil
 }

@@ -50,7 +50,7 @@ func TestStatementsOfEachCall(t *testing.T) {
 	x, y := asks("mutex", driver.Exclusive), asks("mutex", driver.Exclusive)
 	queued := asks("mutex", driver.Exclusive)
 	queued.Queue = true
-	reader, writer := asks("rw", driver.Read), asks("rw", driver.Write)
+	reader, beside, writer := asks("rw", driver.Read), asks("rw", driver.Read), asks("rw", driver.Write)
 	for _, call := range []struct {
 		what string
 		do   func() error
@@ -68,7 +68,9 @@ func TestStatementsOfEachCall(t *testing.T) {
 		{"the first in the queue", taking(t, b, queued), nil, map[string]int{"take": 1, "contend": 1}},
 		{"its release", giving(t, b, queued), nil, map[string]int{"free": 1}},
 		{"a mutex after a queue", taking(t, b, x), nil, map[string]int{"take": 1}},
-		{"a reader", taking(t, b, reader), nil, map[string]int{"read": 1, "insert": 1}},
+		{"a reader", taking(t, b, reader), nil, map[string]int{"contend": 1, "read": 1, "insert": 1}},
+		{"another reader", taking(t, b, beside), nil, map[string]int{"contend": 1}},
+		{"its release", giving(t, b, beside), nil, map[string]int{"drop": 1}},
 		{"a writer refused", taking(t, b, writer), driver.ErrHeld, map[string]int{"take": 1, "read": 1}},
 		{"a reader's renewal", renewing(t, b, reader), nil, map[string]int{"read": 1, "swap": 1}},
 		{"a reader's release", giving(t, b, reader), nil, map[string]int{"drop": 1}},
@@ -191,6 +193,7 @@ func TestRowThatNeverRests(t *testing.T) {
 	r := asks("rw", driver.Read)
 	must.OK(t, taking(t, b, r)())
 	f.before = neverRests(f)
+	defer watching(t, b, asks("rw", driver.Write)).Close() // then a try reads first
 	held := (*driver.HeldError)(nil)
 	if err := taking(t, b, asks("rw", driver.Read))(); !errors.As(err, &held) || held.Retry <= 0 {
 		t.Errorf("acquire: %v; want held, with a time to try again", err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -48,6 +49,13 @@ func read(row Row, now int64) (*state, error) {
 	s.Expire(s.now)
 	s.Sort()
 	return s, nil
+}
+
+// clone returns a state that changes apart from s.
+func (s *state) clone() *state {
+	c := *s
+	c.Claims = slices.Clone(s.Claims)
+	return &c
 }
 
 // write encodes the state as a row.

@@ -82,10 +82,16 @@ func (set *watcherSet) add(w *rowWaiter) (*rowWatcher, error) {
 		set.wg.Go(l.run)
 	}
 	l.waiters[w] = struct{}{}
-	if l.live {
+	switch pushed := set.b.options.Pushed; {
+	case l.live && l.hearsAll:
 		w.arm(nil)
-	}
-	if l.live && !l.hearsAll {
+	case w.request.Queue && !pushed:
+		// Whatever changes from now on, a look that comes later sees it: best the look that follows the owner's attempt.
+		w.arm(nil)
+		l.expecting = true
+		l.lookAgain()
+	case l.live:
+		w.arm(nil)
 		l.lookAgain()
 	}
 	return l, nil
@@ -121,6 +127,16 @@ func (set *watcherSet) wake(k Key) {
 	defer set.mu.Unlock()
 	if l := set.byKey[k]; l != nil {
 		l.wake()
+	}
+}
+
+// saw tells the rowWatcher of k what the row is now.
+func (set *watcherSet) saw(k Key, s *state) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	if l := set.byKey[k]; l != nil && l.expecting {
+		l.seen, l.expecting = s, false
+		l.lookAgain()
 	}
 }
 
@@ -178,6 +194,9 @@ type rowWatcher struct {
 	hearsAll bool // not only those at the address of some claim
 	stale    bool // the row should be looked at again
 	stop     context.CancelFunc
+
+	expecting bool   // a waiter is about to make an attempt
+	seen      *state // the row as the attempt has left it
 }
 
 // polling is the Notifier of a backend whose waiters poll.
@@ -198,10 +217,27 @@ func (silence) Close()                                               {}
 func (rw *rowWatcher) run() {
 	defer rw.listener.Close()
 	for !rw.set.removeUnused(rw) {
+		rw.expect()
 		address, silent, err := rw.check()
 		rw.armAll(err)
 		rw.wait(address, silent || err != nil)
 	}
+}
+
+// expect waits for what a waiter's attempt is about to see, so that the row need not be read once more.
+func (rw *rowWatcher) expect() {
+	ctx, cancel := context.WithTimeout(rw.set.b.ctx, firstPoll)
+	defer cancel()
+	rw.set.mu.Lock()
+	expecting := rw.expecting
+	rw.stop = cancel
+	rw.set.mu.Unlock()
+	if expecting {
+		<-ctx.Done()
+	}
+	rw.set.mu.Lock()
+	rw.expecting, rw.stop = false, nil
+	rw.set.mu.Unlock()
 }
 
 // wait waits until the row should be read again.
@@ -260,12 +296,13 @@ func (rw *rowWatcher) lookAgain() {
 // the address to wait for.
 func (rw *rowWatcher) check() (address string, silent bool, err error) {
 	rw.set.mu.Lock()
-	rw.stale = false
+	s := rw.seen
+	rw.stale, rw.seen = false, nil
 	rw.set.mu.Unlock()
 	silent = rw.arm() != nil
 	ctx, cancel := context.WithTimeout(rw.set.b.ctx, patience)
 	defer cancel()
-	s, err := rw.readMarked(ctx)
+	s, err = rw.readMarked(ctx, s)
 	if err != nil {
 		return "", false, err
 	}
@@ -283,10 +320,12 @@ func (rw *rowWatcher) arm() error {
 	return rw.listener.Arm(ctx)
 }
 
-// readMarked marks the row as waited for, and reads it as it is after that.
-func (rw *rowWatcher) readMarked(ctx context.Context) (*state, error) {
+// readMarked marks the row as waited for, and returns it as it is after that. seen is the row as it was a moment ago, or nil.
+func (rw *rowWatcher) readMarked(ctx context.Context, seen *state) (s *state, err error) {
 	b := rw.set.b
-	s, err := b.readRow(ctx, rw.name)
+	if s = seen; s == nil {
+		s, err = b.readRow(ctx, rw.name)
+	}
 	if err != nil || b.options.Notifier == nil || s.row.Rev == 0 || s.row.Waiting > (s.now+int64(markLife/2))/micro {
 		return s, err
 	}
@@ -302,20 +341,25 @@ func (rw *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
 	rw.set.mu.Lock()
 	defer rw.set.mu.Unlock()
 	var ahead []*claims.Claim
-	var mode driver.Mode
+	var first *rowWaiter // of those that are blocked
 	for w := range rw.waiters {
 		blockers := s.Blockers(&w.request)
 		w.next = len(blockers) == 0 || blockers[len(blockers)-1].Holds()
 		if len(blockers) == 0 {
 			w.ready.Notify()
 		} else if ahead == nil || len(blockers) < len(ahead) {
-			ahead, mode = blockers, w.request.Mode
+			ahead, first = blockers, w
 		}
 	}
 	if rw.set.b.options.Pushed {
 		return "", ahead != nil
 	}
-	return addressOf(ahead, mode)
+	if first == nil {
+		return "", false
+	}
+	// Whoever is just ahead notifies when it releases what it has got meanwhile.
+	first.next = true
+	return addressOf(ahead, first.request.Mode)
 }
 
 // addressOf returns the address to wait for. A waiter that all claims must make way for waits for
