@@ -266,7 +266,12 @@ func (k *lockConn) Confirm(ctx context.Context) error { return k.Ping(ctx) }
 
 // Alive checks the connection, like a pool that reuses one.
 func (k *lockConn) Alive() error {
-	return k.tx.Conn.Raw(func(raw any) error {
+	return connected(k.tx.Conn)
+}
+
+// connected returns an error if the server has closed a connection, as far as its socket shows that.
+func connected(conn *sql.Conn) error {
+	return conn.Raw(func(raw any) error {
 		r, ok := raw.(sqldriver.SessionResetter)
 		if ok && errors.Is(r.ResetSession(context.Background()), sqldriver.ErrBadConn) {
 			return errors.New("the server has closed the connection")

@@ -169,7 +169,9 @@ func (n *notifier) serve() error {
 			err = n.succeed(conn, "GET_LOCK('"+userLock(id, number)+"', 0) + RELEASE_LOCK('"+userLock(id, number-1)+"') = 2")
 		case call := <-n.calls:
 			var notified bool
-			if notified, err = n.free(free, id, number, call); notified {
+			if err = connected(conn); err != nil {
+				call.err = errNotIdle
+			} else if notified, err = n.free(free, id, number, call); notified {
 				number++
 				n.setLock(id, number)
 			}
