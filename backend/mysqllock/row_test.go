@@ -17,6 +17,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -492,4 +493,11 @@ func TestRowAcquireThatIsOvertaken(t *testing.T) {
 	if end := ask(t, db, "SELECT until FROM distlock_locks WHERE name = ?", r.Name); end < later {
 		t.Errorf("the hold ends %d µs too early", later-end)
 	}
+}
+
+// The statements that decide by the text of a row answer as package claims does.
+func TestRowSameAsClaims(t *testing.T) {
+	t.Parallel()
+	u, _ := freshDatabase(t, Row)
+	locktest.SameAsClaims(t, connect(t, u), 60)
 }

@@ -605,3 +605,9 @@ func (r *abortedRows) Close() error {
 	}
 	return nil
 }
+
+// The statements that decide by the text of a row answer as package claims does.
+func TestRowSameAsClaims(t *testing.T) {
+	t.Parallel()
+	locktest.SameAsClaims(t, open(t, fresh(t)), 60)
+}

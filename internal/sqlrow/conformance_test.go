@@ -7,6 +7,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 )
 
 func TestConformanceWithoutNotifier(t *testing.T) {
@@ -28,3 +29,6 @@ func TestConformanceWithNotifier(t *testing.T) {
 		},
 	})
 }
+
+// One statement answers as package claims does.
+func TestSameAsClaims(t *testing.T) { locktest.SameAsClaims(t, start(t, newFake()), 500) }
