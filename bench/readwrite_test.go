@@ -30,6 +30,13 @@ func measureReadWrite(r *rig, c contender) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, cl := range clients { // its statements are prepared
+		for _, m := range []mutex{cl.(rwClient).shared(freshName()), cl.(rwClient).sole(freshName())} {
+			if err := pair(context.Background(), m); err != nil {
+				return nil, err
+			}
+		}
+	}
 	before, err := r.usage(c)
 	if err != nil {
 		return nil, err

@@ -251,14 +251,19 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload == "end" {
 		t.Errorf("%v, %v: want the release", n, err)
 	}
-	// Everyone may listen, so a notification names a waiter by the end of its Owner.
+	// A release that lets in a place is announced to that client only. Everyone may listen, so it names the waiter by the end
+	// of its Owner.
 	take(t, a, mine)
 	first := request("lock")
 	first.Queue = true
 	expect.Be(t, expect.Err(b.Acquire(t.Context(), first)), driver.ErrHeld)
+	var address string
+	must.OK(t, b.database.queryRow(t.Context(), `SELECT substring(claims FROM '"address":"([0-9a-f]+)"') FROM distlock_locks WHERE name = 'lock'`).Scan(&address))
+	own := found.channel() + "_" + address
+	must.Get(conn.Exec(t.Context(), "LISTEN "+own))(t)
 	release(t, a, mine)
-	if n, err := conn.WaitForNotification(t.Context()); err != nil || !strings.HasSuffix(n.Payload, " "+first.Owner[len(first.Owner)-8:]) {
-		t.Errorf("%v, %v: want one that ends with the end of %s", n, err, first.Owner)
+	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Channel != own || !strings.HasSuffix(n.Payload, " "+first.Owner[len(first.Owner)-8:]) {
+		t.Errorf("%v, %v: want one to %s that ends with the end of %s", n, err, own, first.Owner)
 	}
 	release(t, b, first)
 	if n := pg.CountLogged("@" + databaseOf(t, database) + " .*ERROR"); n != 0 {
