@@ -321,7 +321,7 @@ FROM (SELECT k AS id, number, rev, granted AS g, since AS sn, until AS u, kind A
 	IF({live}, INSTR(claims, :own), 0) AS p, IF({live} AND INSTR(claims, :own) > 0, LOCATE(CHAR(10), claims, INSTR(claims, :own)), 0) AS e,
 	IF({live}, INSTR(claims, :place), 0) AS place, IF({live}, INSTR(claims, '"mode":2,'), 0) AS writer,
 	IF({live}, IF(INSTR(claims, :own) > 0, {lines of LEFT(claims, INSTR(claims, :own))}, 1 + {lines of claims}), 0) AS ahead,
-	NOT {live} OR LEFT(claims, 11) = '[{"owner":"' AND RIGHT(claims, 2) = '}]' AS readable
+	NOT {live} OR {lined} AS readable
 	FROM {table} FORCE INDEX (PRIMARY) WHERE k = :k LIMIT 1 FOR UPDATE) l) s STRAIGHT_JOIN {table} t ON t.k = s.id SET
 t.claims = IF(may AND mine, IF(live, t.claims, NULL), IF(may AND :alone, IF(e = 0, NULL, CONCAT('[', SUBSTR(t.claims, e + 1))),
 	CONCAT(IF(p > 0, LEFT(t.claims, p - 1), IF(live, CONCAT(LEFT(t.claims, LENGTH(t.claims) - 1), ',', CHAR(10)), '[')),
@@ -342,8 +342,11 @@ claimed = IF(INSTR(claims, :own) = 2 AND LOCATE(CHAR(10), claims) = 0, 0, claime
 claims = IF(LOCATE(CHAR(10), claims, INSTR(claims, :own)) > 0,
 	CONCAT(LEFT(claims, INSTR(claims, :own) - 1), SUBSTR(claims, LOCATE(CHAR(10), claims, INSTR(claims, :own)) + 1)),
 	IF(INSTR(claims, :own) = 2, NULL, CONCAT(LEFT(claims, INSTR(claims, :own) - 3), ']')))
-WHERE k = :k AND claimed > {now} AND INSTR(claims, :own) > 0 AND RIGHT(claims, 2) = '}]'
+WHERE k = :k AND claimed > {now} AND INSTR(claims, :own) > 0 AND {lined}
 	AND CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(SUBSTR(claims, LOCATE('"until":', claims, INSTR(claims, :own)) + 8, 20), '}', 1), ',', 1) AS UNSIGNED) > {now}`
+
+// lined is true if each claim has a line, as this version writes them. Other rows are left to who reads them as JSON.
+const lined = `(LEFT(claims, 11) = '[{"owner":"' AND RIGHT(claims, 2) = '}]' AND INSTR(claims, '},{"owner":') = 0)`
 
 // lineFeeds is the number of line feeds in a text.
 func lineFeeds(text string) string {
@@ -362,7 +365,7 @@ func named(text string, values map[string]any) (args []any) {
 
 // expanded replaces the abbreviations that have parameters.
 func expanded(text string) string {
-	return strings.NewReplacer("{live}", "(claimed > {now} AND claims IS NOT NULL)", "{lines of claims}", lineFeeds("claims"),
+	return strings.NewReplacer("{lined}", lined, "{live}", "(claimed > {now} AND claims IS NOT NULL)", "{lines of claims}", lineFeeds("claims"),
 		"{lines of LEFT(claims, INSTR(claims, :own))}", lineFeeds("LEFT(claims, INSTR(claims, :own))")).Replace(text)
 }
 

@@ -501,3 +501,20 @@ func TestRowSameAsClaims(t *testing.T) {
 	u, _ := freshDatabase(t, Row)
 	locktest.SameAsClaims(t, connect(t, u), 60)
 }
+
+// Claims that another version has written in one line keep their holds and places.
+func TestRowInOneLine(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, Row)
+	b := connect(t, u)
+	one, two, writer := request("x", long), request("x", long), request("x", long)
+	one.Mode, two.Mode, writer.Mode, writer.Queue = driver.Read, driver.Read, driver.Write, true
+	take(t, b, one)
+	take(t, b, two)
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), writer)), driver.ErrHeld)
+	do(t, db, "UPDATE distlock_locks SET claims = REPLACE(claims, CHAR(10), '')")
+	must.OK(t, b.Release(t.Context(), one.Hold))
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), writer)), driver.ErrHeld, "a reader still holds")
+	must.OK(t, b.Release(t.Context(), two.Hold))
+	must.Get(b.Acquire(t.Context(), writer))(t)
+}

@@ -314,7 +314,12 @@ const claimText = `(SELECT *, CASE WHEN p > 0 THEN left(b, p - 1) WHEN b = '' TH
 	FROM (SELECT *, strpos(b, {own}) AS p FROM (SELECT k, until, owner, kind, lim, number, rev, claimed,
 		CASE WHEN claimed > {now} THEN coalesce(claims, '') ELSE '' END AS b
 		FROM {t} WHERE k = $1::bytea AND {bounded} FOR NO KEY UPDATE) l1) l2
-	WHERE b = '' OR b LIKE '[{"owner":"%}]')`
+	WHERE b = '' OR {lined b})`
+
+// lined is true if each claim has a line, as this version writes them. Other rows are left to who reads them as JSON.
+func lined(text string) string {
+	return "(" + text + ` LIKE '[{"owner":"%}]' AND strpos(` + text + `, '},{"owner":') = 0)`
+}
 
 // without is the text of claimText without the claim.
 const without = `CASE WHEN post <> ']' THEN pre || substr(post, 3) WHEN pre = '[' THEN '' ELSE left(pre, -2) || ']' END`
@@ -333,7 +338,7 @@ const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint, lim = 
 		WHEN strpos(claims, E'\n') > 0 THEN '[' || substr(claims, strpos(claims, E'\n') + 1) END,
 	claimed = CASE WHEN NOT {may} THEN greatest(claimed, {now} + $6::bigint) WHEN until > {now} OR strpos(claims, E'\n') > 0 THEN claimed ELSE 0 END
 	WHERE k = $1::bytea AND number < {max} AND (kind = $3::smallint OR until <= {now} AND claimed <= {now})
-	AND (claimed <= {now} OR claims LIKE '[{"owner":"%}]') AND ({may} OR $5::boolean AND NOT {mine} AND (claimed <= {now} OR strpos(claims, $7::text) = 0))
+	AND (claimed <= {now} OR {lined claims}) AND ({may} OR $5::boolean AND NOT {mine} AND (claimed <= {now} OR strpos(claims, $7::text) = 0))
 	AND {bounded} RETURNING owner = $2::text AND granted = number, {now}, {row}`
 
 var contendParts = strings.NewReplacer(
@@ -376,7 +381,7 @@ func newRowStatements(table, channel string) *rowStatements {
 		for _, by := range []*strings.Replacer{
 			strings.NewReplacer("{notify}", notifyIfWaiting, "{claims}", claimText, "{without}", without),
 			lineParts, contendParts,
-			strings.NewReplacer("{bounded}", bounded, "{end}", endOfLine, "{mine}", "(until > {now} AND owner IS NOT DISTINCT FROM $2::text)"),
+			strings.NewReplacer("{lined b}", lined("b"), "{lined claims}", lined("claims"), "{bounded}", bounded, "{end}", endOfLine, "{mine}", "(until > {now} AND owner IS NOT DISTINCT FROM $2::text)"),
 			strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{row}", rowColumns(), "{max}", fmt.Sprint(int64(sqlrow.MaxNumber))),
 		} {
 			sql = by.Replace(sql)

@@ -616,3 +616,19 @@ func TestRowSameAsClaims(t *testing.T) {
 	t.Parallel()
 	locktest.SameAsClaims(t, open(t, fresh(t)), 60)
 }
+
+// Claims that another version has written in one line keep their holds and places.
+func TestRowInOneLine(t *testing.T) {
+	t.Parallel()
+	b := open(t, fresh(t))
+	one, two, writer := request("x"), request("x"), request("x")
+	one.Mode, two.Mode, writer.Mode, writer.Queue = driver.Read, driver.Read, driver.Write, true
+	take(t, b, one)
+	take(t, b, two)
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), writer)), driver.ErrHeld)
+	must.Get(b.database.db.Exec(`UPDATE distlock_locks SET claims = replace(claims, E'\n', '')`))(t)
+	must.OK(t, b.Release(t.Context(), one.Hold))
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), writer)), driver.ErrHeld, "a reader still holds")
+	must.OK(t, b.Release(t.Context(), two.Hold))
+	must.Get(b.Acquire(t.Context(), writer))(t)
+}
