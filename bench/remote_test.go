@@ -13,7 +13,7 @@ import (
 const remoteHold = time.Millisecond
 
 // turnsTime returns how long a measurement takes for each client at least. Each could have several turns then, and
-// on etcd and ZooKeeper, where a turn takes longest, the first and last requests of a client do not count for much.
+// where a turn takes longer than on Redis, the first and last requests of a client do not count for much.
 func turnsTime(at string) time.Duration {
 	if at == onRedis {
 		return 10 * time.Millisecond

@@ -153,7 +153,7 @@ func (d *rowDialect) Contend(ctx context.Context, t sqlrow.TakeRequest) (sqlrow.
 		"k": keyOf(t.Name), "owner": []byte(t.Owner), "kind": uint8(claims.KindOf(t.Mode)), "mode": uint8(t.Mode), "alone": t.Mode.Alone(),
 		"lim": t.Limit, "ttl": t.TTL.Microseconds(), "life": t.PlaceLife.Microseconds(), "meta": t.Meta, "address": orNull(t.Address),
 		"queue": t.Queue, "own": []byte(own), "start": fmt.Appendf(nil, "%s%d", own, t.Mode), "place": fmt.Appendf(nil, `%s%d,"ticket"`, own, t.Mode),
-		"tail": []byte(t.Tail()), "max": int64(sqlrow.MaxNumber),
+		"tail": []byte(t.Tail()), "size": len(own) + len(t.Tail()) + 100, "max": int64(sqlrow.MaxNumber),
 	})...)
 	return sqlrow.Taken{Number: number, Placed: n > 0 && number == 0}, err
 }
@@ -321,7 +321,7 @@ FROM (SELECT k AS id, number, rev, granted AS g, since AS sn, until AS u, kind A
 	IF({live}, INSTR(claims, :own), 0) AS p, IF({live} AND INSTR(claims, :own) > 0, LOCATE(CHAR(10), claims, INSTR(claims, :own)), 0) AS e,
 	IF({live}, INSTR(claims, :place), 0) AS place, IF({live}, INSTR(claims, '"mode":2,'), 0) AS writer,
 	IF({live}, IF(INSTR(claims, :own) > 0, {lines of LEFT(claims, INSTR(claims, :own))}, 1 + {lines of claims}), 0) AS ahead,
-	NOT {live} OR {lined} AS readable
+	NOT {live} OR {lined} AND LENGTH(claims) + :size < {text} AS readable
 	FROM {table} FORCE INDEX (PRIMARY) WHERE k = :k LIMIT 1 FOR UPDATE) l) s STRAIGHT_JOIN {table} t ON t.k = s.id SET
 t.claims = IF(may AND mine, IF(live, t.claims, NULL), IF(may AND :alone, IF(e = 0, NULL, CONCAT('[', SUBSTR(t.claims, e + 1))),
 	CONCAT(IF(p > 0, LEFT(t.claims, p - 1), IF(live, CONCAT(LEFT(t.claims, LENGTH(t.claims) - 1), ',', CHAR(10)), '[')),
@@ -365,7 +365,7 @@ func named(text string, values map[string]any) (args []any) {
 
 // expanded replaces the abbreviations that have parameters.
 func expanded(text string) string {
-	return strings.NewReplacer("{lined}", lined, "{live}", "(claimed > {now} AND claims IS NOT NULL)", "{lines of claims}", lineFeeds("claims"),
+	return strings.NewReplacer("{text}", strconv.Itoa(sqlrow.MaxText), "{lined}", lined, "{live}", "(claimed > {now} AND claims IS NOT NULL)", "{lines of claims}", lineFeeds("claims"),
 		"{lines of LEFT(claims, INSTR(claims, :own))}", lineFeeds("LEFT(claims, INSTR(claims, :own))")).Replace(text)
 }
 

@@ -22,7 +22,8 @@ import (
 //
 // A backend that holds a lock keeps one user-level lock in a session of its own, and its rows name
 // it. To notify is to take the lock with the next number, and then to release the old one. All
-// sessions that wait for the old one are granted it in turn. A session that comes later finds it
+// sessions that wait for the old one are granted it in turn. A release does that in its own statement if the session is idle.
+// In a queue each waits for the one just before it. A session that comes later finds it
 // free and knows that it missed a notification. No user-level lock is used twice, so a session that
 // was cut off while it had one keeps no other session waiting.
 type notifier struct {

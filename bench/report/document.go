@@ -225,7 +225,7 @@ type section struct {
 var sections = []section{
 	{
 		title: "Waiters in other processes",
-		text:  "Each waiter is a client of its own, and each holder keeps the lock for a millisecond. A round takes at least 10 ms for each client, on etcd and ZooKeeper 100 ms. *Fewest* and *most turns* are those of one client: where the fewest are 0 a client got nothing, and peers that poll need few commands since most of their clients sleep.",
+		text:  "Each waiter is a client of its own, and each holder keeps the lock for a millisecond. A round takes at least 10 ms for each client, and 100 ms where it is not on Redis. On databases each client has a pool of its own, and *commands* are statements. *Fewest* and *most turns* are those of one client: where the fewest are 0 a client got nothing, and peers that poll need few commands since most of their clients sleep.",
 		charts: []drawing{
 			{file: "redis-remote-commands.svg", title: "Redis: commands for an acquisition", family: "redis/remote", figure: "commands/acq", label: "commands", x: "waiting clients", logY: true},
 			{file: "redis-remote-longest.svg", title: "Redis: the longest wait", family: "redis/remote", figure: "longest-ms", label: "ms", x: "waiting clients", logY: true},
@@ -233,7 +233,7 @@ var sections = []section{
 			{file: "etcd-remote-commands.svg", title: "etcd: requests for an acquisition", family: "etcd/remote", figure: "commands/acq", label: "requests", x: "waiting sessions"},
 			{file: "zookeeper-remote-commands.svg", title: "ZooKeeper: requests for an acquisition", family: "zookeeper/remote", figure: "commands/acq", label: "requests", x: "waiting sessions"},
 		},
-		families: []string{"redis/remote", "etcd/remote", "zookeeper/remote"},
+		families: []string{"redis/remote", "etcd/remote", "zookeeper/remote", "postgres/remote", "mysql/remote", "postgres/readwrite", "mysql/readwrite"},
 	},
 	{
 		title: "Waiters in one process",

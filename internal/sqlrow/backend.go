@@ -2,7 +2,8 @@
 // is the only record of a lock. It is never deleted, because fences are made of its number.
 //
 // An exclusive hold is taken by one conditional UPDATE, and released by another. All other claims
-// (readers, permits, waiters in the queue) are a list in the row. The list is read, changed here, and
+// (readers, permits, waiters in the queue) are a list in the row. One UPDATE adds or removes a claim by the text of
+// the list (Dialect.Contend, Drop). What that can't decide is read, changed here, and
 // written if the row has not changed meanwhile. No transaction stays open between two statements,
 // so a process that hangs blocks others only by the locks that it holds.
 //
