@@ -5,10 +5,12 @@ import (
 	"errors"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 var signalled = locktest.Signalled
@@ -183,4 +185,27 @@ func TestCloseEndsWatches(t *testing.T) {
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}
 	}
+}
+
+// A waiter's attempt shows its watch the row: together they read it once, and listen at the address just ahead.
+func TestWatchSeesWhatTheAttemptSaw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, d := newFake(), newTestNotifier()
+		b, other := startWith(t, f, d), start(t, f)
+		holder, waiter := asks("x", driver.Exclusive), asks("x", driver.Exclusive)
+		waiter.Queue = true
+		must.OK(t, taking(t, other, holder)())
+		for _, marks := range []int{1, 0} { // a mark needs another look
+			f.counted()
+			w := watching(t, b, waiter)
+			must.Be(t, taking(t, b, waiter)(), driver.ErrHeld)
+			<-d.listened
+			if got := f.counted(); got["contend"] != 1 || got["mark"] != marks || got["read"] != 1+marks {
+				t.Errorf("%v; want one attempt and %d reads", got, 1+marks)
+			}
+			w.Close()
+			must.OK(t, giving(t, b, waiter)())
+		}
+		b.Close()
+	})
 }
