@@ -321,7 +321,8 @@ FROM (SELECT k AS id, number, rev, granted AS g, since AS sn, until AS u, kind A
 	IF({live}, INSTR(claims, :own), 0) AS p, IF({live} AND INSTR(claims, :own) > 0, LOCATE(CHAR(10), claims, INSTR(claims, :own)), 0) AS e,
 	IF({live}, INSTR(claims, :place), 0) AS place, IF({live}, INSTR(claims, '"mode":2,'), 0) AS writer,
 	IF({live}, IF(INSTR(claims, :own) > 0, {lines of LEFT(claims, INSTR(claims, :own))}, 1 + {lines of claims}), 0) AS ahead,
-	NOT {live} OR {lined} AND LENGTH(claims) + :size < {text} AS readable
+	NOT {live} OR {lined} AND LENGTH(claims) + :size < {text} AND (:alone OR
+		IF(:mode = 3, INSTR(claims, '"mode":4,'), INSTR(claims, '"mode":2,') + INSTR(claims, '"mode":3,')) + INSTR(claims, '"mode":1,') = 0) AS readable
 	FROM {table} FORCE INDEX (PRIMARY) WHERE k = :k LIMIT 1 FOR UPDATE) l) s STRAIGHT_JOIN {table} t ON t.k = s.id SET
 t.claims = IF(may AND mine, IF(live, t.claims, NULL), IF(may AND :alone, IF(e = 0, NULL, CONCAT('[', SUBSTR(t.claims, e + 1))),
 	CONCAT(IF(p > 0, LEFT(t.claims, p - 1), IF(live, CONCAT(LEFT(t.claims, LENGTH(t.claims) - 1), ',', CHAR(10)), '[')),

@@ -358,6 +358,7 @@ const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $9::smallint, lim = 
 		FROM (SELECT k, p, pre, post, greatest(number + 1, {now}) AS next, until <= {now} AND CASE WHEN $3::smallint = 3
 				THEN strpos(pre, '"mode":2,') = 0 ELSE length(pre) - length(replace(pre, E'\n', '')) < $10::integer END AS may
 			FROM {claims} l3 WHERE number < {max} AND (until <= {now} AND b = '' OR kind = $9::smallint AND ($3::smallint <> 4 OR lim = $10::integer))
+			AND CASE WHEN $3::smallint = 3 THEN strpos(b, '"mode":4,') ELSE strpos(b, '"mode":2,') + strpos(b, '"mode":3,') END + strpos(b, '"mode":1,') = 0
 			AND NOT {mine} AND (p = 0 OR strpos(substr(b, p), $7::text || $3::smallint || ',"ticket"') = 1)) l4) s
 	WHERE t.k = s.k AND (may OR p = 0 AND $5::boolean) RETURNING may, {now}, {row}`
 
