@@ -332,7 +332,7 @@ t.claimed = IF(NOT may, GREATEST(cl, {now} + :life), IF(NOT :alone, GREATEST(cl,
 t.owner = IF(may, IF(:alone, :owner, NULL), t.owner), t.granted = IF(may, IF(:alone, fresh, 0), g),
 t.since = IF(NOT may OR mine, sn, IF(:alone, {now}, 0)), t.until = IF(may, IF(:alone, GREATEST(u, {now} + :ttl), 0), u),
 t.meta = IF(may, IF(:alone, :meta, NULL), t.meta), t.address = IF(may, IF(:alone, :address, NULL), t.address),
-t.kind = :kind, t.lim = :lim, t.number = IF(LAST_INSERT_ID(IF(may, fresh, 0)) > 0, fresh, s.number), t.rev = s.rev + 1
+t.kind = :kind, t.lim = IF(:mode = 4, :lim, t.lim), t.number = IF(LAST_INSERT_ID(IF(may, fresh, 0)) > 0, fresh, s.number), t.rev = s.rev + 1
 WHERE fresh <= :max AND readable AND (NOT held AND NOT live OR kd = :kind AND (:mode <> 4 OR lm = :lim))
 	AND (NOT mine OR :alone) AND p = place AND (may OR :queue AND p = 0 AND NOT mine)`
 

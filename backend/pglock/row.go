@@ -325,7 +325,7 @@ func lined(text string) string {
 const without = `CASE WHEN post <> ']' THEN pre || substr(post, 3) WHEN pre = '[' THEN '' ELSE left(pre, -2) || ']' END`
 
 // contendText decides an attempt to hold alone. It reads each value of the row before it writes it.
-const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint, lim = 0,
+const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint,
 	number = CASE WHEN {may} THEN {next} ELSE number END,
 	owner = CASE WHEN {may} THEN $2::text ELSE owner END,
 	granted = CASE WHEN {may} THEN {next} ELSE granted END,
@@ -347,7 +347,7 @@ var contendParts = strings.NewReplacer(
 )
 
 // shareText is contendText for readers and permits.
-const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $9::smallint, lim = $10::integer,
+const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $9::smallint, lim = CASE WHEN $3::smallint = 4 THEN $10::integer ELSE t.lim END,
 	number = CASE WHEN may THEN next ELSE t.number END,
 	owner = CASE WHEN NOT may THEN t.owner END, granted = CASE WHEN may THEN 0 ELSE t.granted END,
 	since = CASE WHEN may THEN 0 ELSE t.since END, until = CASE WHEN may THEN 0 ELSE t.until END, meta = CASE WHEN NOT may THEN t.meta END,

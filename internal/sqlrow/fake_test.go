@@ -83,6 +83,8 @@ func (f *fake) Contend(ctx context.Context, t TakeRequest) (Taken, error) {
 		return Taken{}, nil
 	case (held || len(list) > 0) && (r.Kind != kind || t.Mode == driver.Counted && r.Limit != t.Limit):
 		return Taken{}, nil
+	case !t.Mode.Alone() && slices.ContainsFunc(list, func(c claimRecord) bool { return !t.Mode.SameKind(driver.Mode(c.Mode)) }):
+		return Taken{}, nil
 	case own < len(list) && (list[own].Place == 0 || list[own].Mode != uint8(t.Mode)):
 		return Taken{}, nil
 	}
@@ -114,7 +116,10 @@ func (f *fake) Contend(ctx context.Context, t TakeRequest) (Taken, error) {
 		list = slices.Replace(list, own, min(own+1, len(list)), claim)
 		r.Number, r.Granted, r.Owner, r.Since, r.Until, r.Meta, r.Address = number, 0, "", 0, 0, nil, ""
 	}
-	r.Kind, r.Limit = kind, t.Limit
+	r.Kind = kind
+	if t.Mode == driver.Counted {
+		r.Limit = t.Limit
+	}
 	f.put(r.with(list))
 	if !may {
 		return Taken{Placed: true}, nil
