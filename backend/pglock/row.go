@@ -283,10 +283,11 @@ const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 // its own channel; otherwise all are.
 const notifyIfWaiting = `CASE WHEN t.waiting <= {now} OR t.until > {now} THEN NULL
 	WHEN NOT EXISTS (SELECT FROM {lines} WHERE {place}) THEN pg_notify('{channel}', encode(t.k, 'hex'))::text
-	WHEN t.kind <> 2 THEN (SELECT {wake}::text FROM {lines} WHERE {place} LIMIT 1)
-	ELSE (SELECT count({wake})::text FROM (SELECT line, row_number() OVER w AS nth, bool_and({mode} = '3') OVER w AS readers
-		FROM {lines} WHERE {place} WINDOW w AS (ORDER BY n)) x WHERE readers OR nth = 1 AND NOT EXISTS (
-		SELECT FROM {lines} WHERE strpos(line, '"mode":3,"number":') > 0 AND {end} > {now})) END`
+	WHEN strpos(t.claims, '"mode":3,') + strpos(t.claims, '"mode":4,') = 0 THEN (SELECT {wake}::text FROM {lines} WHERE {place} LIMIT 1)
+	ELSE (SELECT count({wake})::text FROM (SELECT line, nth, first, bool_and({mode} = first) OVER (ORDER BY nth) AS head
+		FROM (SELECT line, row_number() OVER w AS nth, first_value({mode}) OVER w AS first FROM {lines} WHERE {place} WINDOW w AS (ORDER BY n)) y) x
+		WHERE head AND CASE first WHEN '3' THEN true WHEN '4' THEN nth = 1 OR nth <= t.lim AND strpos(t.claims, '"mode":4,"number":') = 0 ELSE nth = 1 END
+		AND (first = '3' OR NOT EXISTS (SELECT FROM {lines} WHERE strpos(line, '"mode":3,"number":') > 0 AND {end} > {now}))) END`
 
 // The claims of a row, each of which is a line, and parts of a line. Functions of text are used since the row may have any
 // text, and since a regular expression over all claims takes ms.
