@@ -241,8 +241,6 @@ var fuzzCases = []fuzzCase{
 	{layout: Redisson, modes: []driver.Mode{driver.Counted}},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, fair: true},
 	{layout: Redisson, modes: []driver.Mode{driver.Exclusive}, fair: true},
-	{layout: String, modes: []driver.Mode{driver.Write, driver.Read}, fair: true},
-	{layout: String, modes: []driver.Mode{driver.Counted}, fair: true},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 3},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 2},
 }
@@ -347,7 +345,6 @@ var (
 	redissonMutex = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Exclusive}}
 	readWrite     = fuzzCase{layout: String, modes: []driver.Mode{driver.Write, driver.Read}}
 	fairMutex     = fuzzCase{layout: String, modes: []driver.Mode{driver.Exclusive}, fair: true}
-	fairReadWrite = fuzzCase{layout: String, modes: []driver.Mode{driver.Write, driver.Read}, fair: true}
 	javaReadWrite = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Write, driver.Read}}
 	semaphore     = fuzzCase{layout: String, modes: []driver.Mode{driver.Counted}}
 	javaSemaphore = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Counted}}
@@ -401,9 +398,6 @@ var fuzzMutants = map[string]fuzzMutant{
 	}},
 	"an attempt passes the first place": {kind: fairMutex, edits: []edit{
 		{driver.Exclusive, "if admits(place, held, room) then", "if not held then"},
-	}},
-	"a reader passes a writer in the queue": {kind: fairReadWrite, edits: []edit{
-		{driver.Read, "if admits(place, held, room) then", "if not held or held == kind then"},
 	}},
 	"who asks again goes to the end of the queue": {kind: fairMutex, edits: []edit{
 		{driver.Exclusive, "if not ends then\n    redis.call('RPUSH'", "redis.call('LREM', queue, 0, who)\n  if true then\n    redis.call('RPUSH'"},
