@@ -69,12 +69,14 @@ func TestGivingUp(t *testing.T) {
 		alone := ask(ctx, s, "alone") // reads itself
 		other := ask(t.Context(), s, "other")
 		time.Sleep(minAnswerTime)
-		queued := ask(ctx, s, "queued") // behind a silent connection
+		hasty, hurry := context.WithCancel(t.Context())
+		queued := ask(hasty, s, "queued") // behind a silent connection
 		last := ask(t.Context(), s, "last")
 		c.gets("alone")
 		c.gets("other")
-		cancel()
+		hurry()
 		queued.isUnsent(t, context.Canceled)
+		cancel()
 		began := time.Now()
 		u := alone.isUnknown(t, context.Canceled)
 		if took := time.Since(began); took > lookUp || u == nil || isOver(u.Done) {
