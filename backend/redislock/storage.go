@@ -65,7 +65,7 @@ type modeScripts struct{ acquire, renew, release *script }
 var stringScripts = sync.OnceValue(func() *[driver.Counted + 1]modeScripts {
 	alone := compose("fence_stream", "string_take_free", "ask", "publish", "foreign", "line", "string_take")
 	shared := compose("fence_stream", "shared_take_free", "ask", "publish", "foreign", "line", "string_take")
-	release := compose("ask", "publish", "string_release_alone", "lost", "line", "string_release")
+	release := compose("string_release_alone", "ask", "publish", "lost", "line", "string_release")
 	return &[...]modeScripts{
 		driver.Exclusive: {alone, compose("fence_stream", "ask", "lost", "keep", "string_keep"), release},
 		driver.Write:     {alone, compose("fence_stream", "ask", "lost", "keep", "string_keep"), release},
@@ -120,9 +120,6 @@ type script struct {
 // source is a script's text and hash.
 type source struct{ text, sha string }
 
-// publishers are the parts that publish in each mode.
-var publishers = [...]string{redisconn.PubSubClassic: "publish", redisconn.PubSubSharded: "spublish"}
-
 // compose joins parts to a script. Each comes behind those that it needs.
 func compose(parts ...string) *script {
 	sc := &script{parts: parts}
@@ -135,17 +132,18 @@ func compose(parts ...string) *script {
 func (sc *script) composeFor(mode redisconn.PubSubMode) source {
 	var b strings.Builder
 	for _, part := range sc.parts {
-		if part == "publish" {
-			part = publishers[mode]
-		}
 		text, err := parts.ReadFile("scripts/" + part + ".lua")
 		if err != nil {
 			panic(err) // a file that is not in the binary: no test passes
 		}
 		b.Write(text)
 	}
-	sum := sha1.Sum([]byte(b.String()))
-	return source{text: b.String(), sha: hex.EncodeToString(sum[:])}
+	text := b.String()
+	if mode == redisconn.PubSubSharded {
+		text = strings.ReplaceAll(text, "'PUBLISH'", "'SPUBLISH'")
+	}
+	sum := sha1.Sum([]byte(text))
+	return source{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
 // command is the command that runs a script.

@@ -4,6 +4,7 @@ if held then
   return 1
 end
 
+value = ask('GET', KEYS[1])
 local kind, room = sharing(value)
 local ends = room and room > 0 and #KEYS == 5 and ask('ZSCORE', KEYS[2], ARGV[1])
 if ends then

@@ -210,6 +210,9 @@ func (l *Layout) QueueKeys(key string) []string {
 	return []string{queue, tickets}
 }
 
+// QueueKey returns the key that exists while a lock of the layout "string" is waited for.
+func QueueKey(key string) string { return ownKey(ownQueuePrefix, key) }
+
 // ChannelFor returns the channel that notifies req's waiter: if it is queued, the channel of its
 // client, or one of its own.
 func (m *Mode) ChannelFor(key string, req driver.Request) string {

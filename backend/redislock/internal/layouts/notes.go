@@ -35,18 +35,18 @@ func (n *Notes) Start(owner string, meta map[string]string) string {
 	return owner + " " + n.encoded(meta) + " "
 }
 
-// Unfenced returns the note of a hold whose fence is not known yet.
-func (n *Notes) Unfenced(owner string, meta map[string]string, ttl time.Duration) string {
-	return owner + " " + n.encoded(meta) + " -" + Millis(ttl)
+// Unfenced returns the note of a hold whose fence is not known yet. ttl is in ms.
+func (n *Notes) Unfenced(owner string, meta map[string]string, ttl string) string {
+	return owner + " " + n.encoded(meta) + " -" + ttl
 }
 
 // LastUnfenced returns what Unfenced returned for a hold, if no attempt with other metadata was made since.
-func (n *Notes) LastUnfenced(owner string, ttl time.Duration) string {
+func (n *Notes) LastUnfenced(owner string, ttl string) string {
 	text := ""
 	if last := n.last.Load(); last != nil {
 		text = last.text
 	}
-	return owner + " " + text + " -" + Millis(ttl)
+	return owner + " " + text + " -" + ttl
 }
 
 func (n *Notes) encoded(meta map[string]string) string {

@@ -51,15 +51,19 @@ type Taken struct {
 // either sees the key, or is seen.
 func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 	key := c.Layout.Prefix + r.Name
-	note := c.notes.Unfenced(r.Owner, r.Meta, r.TTL)
-	draw := [...]string{"XADD", c.Layout.Counter(r.Name), "NOMKSTREAM", "MAXLEN", "0", "*", "", ""}
-	fence := draw[:]
-	if c.Creates {
-		fence = append(draw[:2], draw[3:]...)
+	ttl := layouts.Millis(r.TTL)
+	note := c.notes.Unfenced(r.Owner, r.Meta, ttl)
+	words := [...]string{ // in one piece of memory
+		"SET", key, note, "NX", "PX", ttl,
+		"XADD", c.Layout.Counter(r.Name), "NOMKSTREAM", "MAXLEN", "0", "*", "", "",
+		"GET", key,
+		"EXISTS", layouts.QueueKey(key),
 	}
-	got := c.Client.DoAll(ctx, key, [][]string{
-		{"SET", key, note, "NX", "PX", layouts.Millis(r.TTL)}, fence, {"GET", key}, {"EXISTS", c.Layout.QueueKeys(key)[0]},
-	})
+	fence := words[6:14]
+	if c.Creates {
+		fence = append(fence[:2], fence[3:]...)
+	}
+	got := c.Client.DoAll(ctx, key, [][]string{words[:6], fence, words[14:16], words[16:]})
 	if got[0].Err != nil {
 		return Taken{Outcome: Held}, redisconn.OtherType(redisconn.MarkUnsent(redisconn.Explain(got[0].Err)))
 	}
@@ -89,7 +93,7 @@ func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 func (c *Commands) Give(ctx context.Context, h driver.Hold, by DeleteCommand) (given, queued bool, err error) {
 	key := c.Layout.Prefix + h.Name
 	got := c.Client.DoAll(ctx, key, [][]string{
-		by.of(key, c.notes.LastUnfenced(h.Owner, h.TTL)), {"EXISTS", c.Layout.QueueKeys(key)[0]},
+		by.of(key, c.notes.LastUnfenced(h.Owner, layouts.Millis(h.TTL))), {"EXISTS", layouts.QueueKey(key)},
 		c.PubSub.Publish(c.Layout.Mode(driver.Exclusive).Channel(key), "0"), // for those without a place
 	})
 	if err := redisconn.TransportError(got); err != nil {

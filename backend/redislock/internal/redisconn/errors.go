@@ -24,6 +24,9 @@ func (e *ReplyError) Unwrap() error { return e.Cause }
 
 // AsReply returns the ReplyError in err, if there is one.
 func AsReply(err error) (*ReplyError, bool) {
+	if err == nil {
+		return nil, false // most often, and without memory
+	}
 	re := (*ReplyError)(nil)
 	is := errors.As(err, &re)
 	return re, is

@@ -124,7 +124,7 @@ func (r *reader) word(b []byte) (value any, n int, err error) {
 }
 
 // simple returns a status, of which there are few.
-func simple(text []byte) string {
+func simple(text []byte) any {
 	switch string(text) {
 	case "OK":
 		return "OK"
