@@ -38,7 +38,7 @@ func conform(t *testing.T, srv *testserver.RedisServer, o opener, opts Options) 
 	opts.Name = "redis://proxied"
 	var proxies sync.Map
 	drivertest.Run(t, drivertest.Harness{
-		KindsApart: true,
+		KindsApart: opts.Layout == Redisson,
 		Open: func(context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, srv.Addr())
 			b := o.open(t, p.Addr(), opts)

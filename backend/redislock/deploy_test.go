@@ -136,7 +136,7 @@ func harness(t *testing.T, w way, addrs []string, opts Options, refuses func(str
 	var networks sync.Map
 	opts.Name = "redis"
 	return drivertest.Harness{
-		KindsApart: true,
+		KindsApart: opts.Layout == Redisson,
 		Open: func(context.Context) (driver.Backend, error) {
 			n := newNetwork(t)
 			b := w.open(t, addrs, opts, n)

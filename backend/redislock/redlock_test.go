@@ -93,8 +93,6 @@ func TestLongRedlockConformance(t *testing.T) {
 	ms := startMasters(t)
 	var networks sync.Map
 	drivertest.Run(t, drivertest.Harness{
-		KindsApart: true,
-
 		TTL: 1500 * time.Millisecond,
 		// Some of the suite's names are keys of a semaphore.
 		Refuses: func(name string) bool { return strings.Contains(name, "{") && strings.HasSuffix(name, ":timeout") },

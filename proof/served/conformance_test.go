@@ -64,7 +64,6 @@ func conform(t *testing.T, connect func() driver.Backend, refuses func(name stri
 			p.(*faultproxy.Proxy).Silence()
 			return p.(*faultproxy.Proxy).Pass
 		},
-		Refuses:    refuses,
-		KindsApart: refuses != nil, // in Redis
+		Refuses: refuses,
 	})
 }

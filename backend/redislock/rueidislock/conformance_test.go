@@ -65,7 +65,7 @@ func conform(t *testing.T, o rueidis.ClientOption, opts redislock.Options, url s
 	opts.Name = "redis"
 	var networks sync.Map
 	drivertest.Run(t, drivertest.Harness{
-		KindsApart: true,
+		KindsApart: opts.Layout == redislock.Redisson,
 		Open: func(context.Context) (driver.Backend, error) {
 			n := newNetwork(t)
 			c := newClient(t, o, n)

@@ -42,9 +42,27 @@ local function enqueue(who, first, ttl, now)
   end
 end
 
-local value, other = read('GET', KEYS[1])
-if other then
-  return other
+local function isPermit(some)
+  return string.sub(some, 1, 1) == 'p'
+end
+
+-- permits returns the kind of the permits that are held or waited for: all of a name have one limit.
+local function permits(held, first)
+  if held and isPermit(held) then
+    return held
+  end
+  for at = 0, first and redis.call('LLEN', queue) - 1 or -1, 64 do
+    for _, who in ipairs(redis.call('LRANGE', queue, at, at + 63)) do
+      if isPermit(kindOf(who)) then
+        return kindOf(who)
+      end
+    end
+  end
+end
+
+local value, fault = read('GET', KEYS[1])
+if fault then
+  return fault
 end
 local left = value and redis.call('PTTL', KEYS[1]) or -2
 local held, room = sharing(value)
@@ -58,17 +76,18 @@ end
 if value and not isLockString(value, left) then
   return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
 end
-if held and held ~= kind and string.find(held .. kind, '^p%d+p') then
-  return redis.error_reply('INVALID this semaphore has ' .. string.sub(held, 2) .. ' permits')
-end
 local now = clock()
-if held and string.sub(held, 1, 1) == 'p' then
+if held and isPermit(held) then
   room = holders and room - count() or 0
   if held == kind and left >= 0 then
     left = (redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or now + left) - now
   end
 end
 local first, ends = sweep(now)
+local other = isPermit(kind) and permits(held, first)
+if other and other ~= kind then
+  return redis.error_reply('INVALID this semaphore has ' .. string.sub(other, 2) .. ' permits')
+end
 if admits(place, held, room) then
   local queued = leave(place)
   id = grant(value)
