@@ -64,8 +64,8 @@ func TestInspectOfALargeHash(t *testing.T) {
 	}
 }
 
-// Each call for a lock is one command on the network; only a free exclusive lock of the layout "string" is taken by four in one
-// trip, and one that is not free by a script behind them. The test logs the commands that a script calls.
+// Each call for a lock is one command on the network; only a free lock of the layout "string" is taken by four in one
+// trip, by an exclusive holder or a writer, and one that is not free by a script behind them. The test logs the commands that a script calls.
 func TestCommandsOfEachCall(t *testing.T) {
 	srv := testserver.Redis(t)
 	for _, layout := range []Layout{String, Redisson} {
@@ -162,7 +162,7 @@ func callsOf(t *testing.T, b *Backend, mode driver.Mode) []lockCall {
 	}
 	r.Limit, other.Limit = 1, 1
 	return []lockCall{
-		{name: "lock", do: taking(t, b, r), plain: mode == driver.Exclusive && !b.layout.Redisson},
+		{name: "lock", do: taking(t, b, r), plain: mode.Alone() && !b.layout.Redisson},
 		{name: "again", do: taking(t, b, r)},
 		{name: "refused", do: taking(t, b, other), want: driver.ErrHeld},
 		{name: "renew", do: func() error { return b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }},

@@ -54,11 +54,12 @@
 //
 // A name of this layout has one queue. All kinds of holds wait for each other in the order in which they came:
 // readers get in together, permits as far as they go. Another limit than that of the permits that are
-// held is ErrInvalid.
+// held or waited for is ErrInvalid.
 //
-// A free lock is taken by four plain commands in one pipeline: SET NX, XADD for the fence, GET, which shows that the fence was
-// drawn while the lock was held, and EXISTS, which looks for a queue. All else is a script: a refusal, an attempt for a name that was
-// refused lately, a renewal, a release with waiters. A release without is a short script, or DELIFEQ (Valkey 9) or DELEX (Redis 8.4).
+// A free lock is taken by four plain commands in one pipeline, by an exclusive holder or a writer: SET NX, XADD for the fence,
+// GET, which shows that the fence was drawn while the lock was held, and EXISTS, which looks for a queue. All else is a script: a
+// refusal, an attempt for a name that was refused lately, readers and permits, a renewal, a release with waiters. A release without
+// is a short script, or DELIFEQ (Valkey 9) or DELEX (Redis 8.4).
 // So the value lacks its fence until the first renewal, and Inspect does too. The first lock of a backend is taken by the script,
 // and has it at once.
 //

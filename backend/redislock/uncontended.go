@@ -11,8 +11,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// uncontended is scripted, but takes and releases free exclusive locks of the layout "string" by plain commands. Scripts do all
-// else: they find what these have left.
+// uncontended is scripted, but takes and releases free locks of the layout "string", exclusive ones and writers', by plain
+// commands. Scripts do all else: they find what these have left.
 type uncontended struct {
 	*scripted
 	commands  plain.Commands
@@ -32,7 +32,7 @@ func newUncontended(b *Backend) *uncontended {
 // first attempt runs a script: a user who may not do that is told at once, and not by a renewal. It also writes the fence, which
 // others see at once if the program takes one lock.
 func (s *uncontended) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if r.Mode != driver.Exclusive || !s.acquires.Load() || s.contended.has(r.Name) {
+	if !r.Mode.Alone() || !s.acquires.Load() || s.contended.has(r.Name) {
 		return s.acquireContended(ctx, r)
 	}
 	taken, err := s.commands.Take(ctx, r)
@@ -67,7 +67,7 @@ func (s *uncontended) acquireContended(ctx context.Context, r driver.Request) (d
 // Release ends a hold. Where the server has a command for that, one that was not renewed is deleted without a script.
 func (s *uncontended) Release(ctx context.Context, h driver.Hold) error {
 	given, queued := false, false
-	if by := s.deleteBy(ctx); h.Mode == driver.Exclusive && by != plain.DeleteByScript {
+	if by := s.deleteBy(ctx); h.Mode.Alone() && by != plain.DeleteByScript {
 		var err error
 		if given, queued, err = s.commands.Give(ctx, h, by); err != nil {
 			return err

@@ -45,17 +45,19 @@ func TestForcedUnlockWithinAnAttempt(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	c, rival := raw(t, srv.Addr()), openOwn(t, srv.Addr(), Options{})
 	warm(t, rival, driver.Exclusive)
-	r := request("", driver.Exclusive)
-	other := request(r.Name, driver.Exclusive)
-	b := split(t, srv, func() {
-		must.OK(t, c.Del(t.Context(), r.Name).Err())
-		acquire(t, rival, other)
-	})
-	refused(t, b, r, driver.ErrHeld)
-	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("release of what it does not hold: %v", err)
+	for _, mode := range aloneModes {
+		r := request("", mode)
+		other := request(r.Name, mode)
+		b := split(t, srv, func() {
+			must.OK(t, c.Del(t.Context(), r.Name).Err())
+			acquire(t, rival, other)
+		})
+		refused(t, b, r, driver.ErrHeld)
+		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%v: release of what it does not hold: %v", mode, err)
+		}
+		release(t, rival, other)
 	}
-	release(t, rival, other)
 }
 
 // blindClient is a splitClient whose attempts find their own value whatever the key holds.
@@ -103,22 +105,24 @@ func TestFreeLockBeforeAQueue(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	c, holder, b := raw(t, srv.Addr()), openOwn(t, srv.Addr(), Options{}), openOwn(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
-	r := request("", driver.Exclusive)
-	acquire(t, holder, r)
-	first := enqueued(t, holder, r.Name)
-	w := armWatch(t, holder, first)
-	must.OK(t, c.Del(t.Context(), r.Name).Err())
+	for _, mode := range aloneModes {
+		r := request("", mode)
+		acquire(t, holder, r)
+		first := enqueued(t, holder, r.Name)
+		w := armWatch(t, holder, first)
+		must.OK(t, c.Del(t.Context(), r.Name).Err())
 
-	late := request(r.Name, driver.Exclusive)
-	late.Queue = true
-	refused(t, b, late, driver.ErrHeld)
-	signalled(t, w)
-	w.Close()
-	acquire(t, holder, first)
-	refused(t, b, late, driver.ErrHeld)
-	release(t, holder, first)
-	acquire(t, b, late)
-	release(t, b, late)
+		late := request(r.Name, mode)
+		late.Queue = true
+		refused(t, b, late, driver.ErrHeld)
+		signalled(t, w)
+		w.Close()
+		acquire(t, holder, first)
+		refused(t, b, late, driver.ErrHeld)
+		release(t, holder, first)
+		acquire(t, b, late)
+		release(t, b, late)
+	}
 }
 
 // A queued waiter's attempts go by the script for as long as its place lasts: it must not take its own lock before itself.
@@ -249,32 +253,37 @@ func TestFencesOfEqualIDs(t *testing.T) {
 	}
 }
 
+// aloneModes are the modes whose free locks are taken by plain commands.
+var aloneModes = []driver.Mode{driver.Exclusive, driver.Write}
+
 // Inspect knows how long a lock has been held before its first renewal, and its fence behind that.
 func TestInspectBeforeTheFirstRenewal(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	b := openOwn(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
-	r := request("", driver.Exclusive)
-	r.Meta = map[string]string{"pid": "7"}
-	g := acquire(t, b, r)
-	wants := func(fence uint64) {
-		t.Helper()
-		info := must.Get(b.Inspect(t.Context(), r.Name))(t)
-		if len(info.Holders) != 1 {
-			t.Fatalf("holders %+v", info.Holders)
+	for _, mode := range aloneModes {
+		r := request("", mode)
+		r.Meta = map[string]string{"pid": "7"}
+		g := acquire(t, b, r)
+		wants := func(fence uint64) {
+			t.Helper()
+			info := must.Get(b.Inspect(t.Context(), r.Name))(t)
+			if len(info.Holders) != 1 || info.Mode != mode {
+				t.Fatalf("%v: %+v", mode, info)
+			}
+			h := info.Holders[0]
+			if h.Owner != r.Owner || h.Mode != mode || h.Fence != fence || h.Held < 0 || h.Held > time.Minute || h.Meta["pid"] != "7" || h.Foreign {
+				t.Errorf("holder %+v, want fence %d", h, fence)
+			}
 		}
-		h := info.Holders[0]
-		if h.Owner != r.Owner || h.Fence != fence || h.Held < 0 || h.Held > time.Minute || h.Meta["pid"] != "7" || h.Foreign {
-			t.Errorf("holder %+v, want fence %d", h, fence)
+		wants(0)
+		r.Fence = g.Last()
+		for range 2 {
+			must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+			wants(g.Fence)
 		}
+		release(t, b, r)
 	}
-	wants(0)
-	r.Fence = g.Last()
-	for range 2 {
-		must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
-		wants(g.Fence)
-	}
-	release(t, b, r)
 }
 
 // Where the server deletes a key that has a certain value, the release of a lock that was not renewed needs no script. A
@@ -283,30 +292,51 @@ func TestReleaseByDelete(t *testing.T) {
 	srv := testserver.Valkey(t)
 	b := openOwn(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
-	r := request("", driver.Exclusive)
-	sentBy := func(what string, want int) {
-		t.Helper()
-		usage(t, srv)
-		release(t, b, r)
-		if sent, inside := usage(t, srv); sent["evalsha"] != want || inside["delifeq"] != 1 {
-			t.Errorf("%s: %v and %v, want %d scripts", what, sent, inside, want)
+	for _, mode := range aloneModes {
+		r := request("", mode)
+		sentBy := func(what string, want int) {
+			t.Helper()
+			usage(t, srv)
+			release(t, b, r)
+			if sent, inside := usage(t, srv); sent["evalsha"]+sent["eval"] != want || inside["delifeq"] != 1 {
+				t.Errorf("%v, %s: %v and %v, want %d scripts", mode, what, sent, inside, want)
+			}
 		}
+		acquire(t, b, r)
+		sentBy("a free lock", 0)
+		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%v: a second release: %v", mode, err)
+		}
+		acquire(t, b, r)
+		r.Fence = 1 << 40
+		must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+		sentBy("a renewed lock", 1)
+		acquire(t, b, r)
+		next := enqueued(t, b, r.Name)
+		w := armWatch(t, b, next)
+		sentBy("a lock with a waiter", 1)
+		signalled(t, w)
+		w.Close()
+		acquire(t, b, next)
+		release(t, b, next)
 	}
-	acquire(t, b, r)
-	sentBy("a free lock", 0)
-	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("a second release: %v", err)
+}
+
+// A writer that reads now, by a downgrade whose answer may be lost, is released as what it is.
+func TestReleaseOfADowngradedWriter(t *testing.T) {
+	b := openOwn(t, testserver.Valkey(t).Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	for _, released := range []driver.Mode{driver.Read, driver.Write} {
+		r, other := request("", driver.Write), request("", driver.Read)
+		other.Name = r.Name
+		acquire(t, b, r)
+		r.Mode = driver.Read
+		acquire(t, b, r)
+		acquire(t, b, other)
+		r.Mode = released
+		release(t, b, r)
+		refused(t, b, request(r.Name, driver.Write), driver.ErrHeld)
+		release(t, b, other)
+		acquire(t, b, request(r.Name, driver.Write))
 	}
-	acquire(t, b, r)
-	r.Fence = 1 << 40
-	must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
-	sentBy("a renewed lock", 1)
-	acquire(t, b, r)
-	next := enqueued(t, b, r.Name)
-	w := armWatch(t, b, next)
-	sentBy("a lock with a waiter", 1)
-	signalled(t, w)
-	w.Close()
-	acquire(t, b, next)
-	release(t, b, next)
 }

@@ -17,9 +17,10 @@ import (
 // form of a URL's query, and the fence as the counter gave it. A hold that was acquired again has
 // its first fence too, behind a comma.
 //
-// In the layout "string" the note of an exclusive lock is its value. It is written before the fence is drawn, and has the
-// TTL in ms behind a minus in its place; the first renewal by a script writes the fence. Elsewhere a note has a key of its
-// own, and a plus before it.
+// In the layout "string" the note of an exclusive lock is its value, and so is a writer's, with a w at its end. It is written
+// before the fence is drawn, and has the TTL in ms behind a minus in its place; the first renewal by a script writes the
+// fence. The notes of readers and permits are in a hash. In the layout "redisson" a note has a key of its own, and a plus
+// before it.
 
 // Notes writes notes. It keeps how the metadata of the last request are written: nearly always
 // the next request has the same map, which no caller changes.
@@ -35,18 +36,26 @@ func (n *Notes) Start(owner string, meta map[string]string) string {
 	return owner + " " + n.encoded(meta) + " "
 }
 
-// Unfenced returns the note of a hold whose fence is not known yet. ttl is in ms.
-func (n *Notes) Unfenced(owner string, meta map[string]string, ttl string) string {
-	return owner + " " + n.encoded(meta) + " -" + ttl
+// Unfenced returns the note of a hold whose fence is not known yet.
+func (n *Notes) Unfenced(h driver.Hold, meta map[string]string) string {
+	return unfenced(h, n.encoded(meta))
 }
 
 // LastUnfenced returns what Unfenced returned for a hold, if no attempt with other metadata was made since.
-func (n *Notes) LastUnfenced(owner string, ttl string) string {
+func (n *Notes) LastUnfenced(h driver.Hold) string {
 	text := ""
 	if last := n.last.Load(); last != nil {
 		text = last.text
 	}
-	return owner + " " + text + " -" + ttl
+	return unfenced(h, text)
+}
+
+func unfenced(h driver.Hold, meta string) string {
+	letter := ""
+	if h.Mode == driver.Write {
+		letter = "w"
+	}
+	return h.Owner + " " + meta + " -" + Millis(h.TTL) + letter
 }
 
 func (n *Notes) encoded(meta map[string]string) string {
