@@ -499,7 +499,7 @@ func TestRowAcquireThatIsOvertaken(t *testing.T) {
 func TestRowSameAsClaims(t *testing.T) {
 	t.Parallel()
 	u, _ := freshDatabase(t, Row)
-	locktest.SameAsClaims(t, connect(t, u), 60)
+	locktest.SameAsClaims(t, connect(t, u), 100)
 }
 
 // Claims that another version has written in one line keep their holds and places.

@@ -286,8 +286,7 @@ const notifyIfWaiting = `CASE WHEN t.waiting <= {now} OR t.until > {now} THEN NU
 	WHEN strpos(t.claims, '"mode":3,') + strpos(t.claims, '"mode":4,') = 0 THEN (SELECT {wake}::text FROM {lines} WHERE {place} LIMIT 1)
 	ELSE (SELECT count({wake})::text FROM (SELECT line, nth, first, bool_and({mode} = first) OVER (ORDER BY nth) AS head
 		FROM (SELECT line, row_number() OVER w AS nth, first_value({mode}) OVER w AS first FROM {lines} WHERE {place} WINDOW w AS (ORDER BY n)) y) x
-		WHERE head AND CASE first WHEN '3' THEN true WHEN '4' THEN nth = 1 OR nth <= t.lim AND strpos(t.claims, '"mode":4,"number":') = 0 ELSE nth = 1 END
-		AND (first = '3' OR NOT EXISTS (SELECT FROM {lines} WHERE strpos(line, '"mode":3,"number":') > 0 AND {end} > {now}))) END`
+		WHERE head AND CASE first WHEN '3' THEN true WHEN '4' THEN nth <= t.lim - {holds} ELSE nth = 1 AND {holds} = 0 END) END`
 
 // The claims of a row, each of which is a line, and parts of a line. Functions of text are used since the row may have any
 // text, and since a regular expression over all claims takes ms.
@@ -302,6 +301,9 @@ var lineParts = strings.NewReplacer(
 // be enough to release its hold.
 const wakeOne = `pg_notify('{channel}' || coalesce('_' || nullif(left(split_part(split_part(line, '"address":"', 2), '"', 1), 32), ''), ''),
 	encode(t.k, 'hex') || ' ' || right(split_part(line, '"', 4), 8))`
+
+// holdLines is how many claims are holds.
+const holdLines = `(SELECT count(*) FROM {lines} WHERE strpos(line, '"number":') > 0 AND {end} > {now})`
 
 // endOfLine is when the claim of a line ends; 0 if the line is none.
 const endOfLine = `coalesce(substring(split_part(line, '"until":', 2) FROM '^[0-9]{1,18}')::bigint, 0)`
@@ -382,7 +384,7 @@ func newRowStatements(table, channel string) *rowStatements {
 	fill := func(sql string) string {
 		for _, by := range []*strings.Replacer{
 			strings.NewReplacer("{notify}", notifyIfWaiting, "{claims}", claimText, "{without}", without),
-			lineParts, contendParts,
+			strings.NewReplacer("{holds}", holdLines), lineParts, contendParts,
 			strings.NewReplacer("{lined b}", lined("b"), "{lined claims}", lined("claims"), "{bounded}", bounded, "{end}", endOfLine, "{mine}", "(until > {now} AND owner IS NOT DISTINCT FROM $2::text)"),
 			strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{row}", rowColumns(), "{max}", fmt.Sprint(int64(sqlrow.MaxNumber))),
 		} {

@@ -271,6 +271,43 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	}
 }
 
+// Permits that are released one after the other are announced to as many places, before the first of them has come.
+func TestNotifiesAsManyAsPermits(t *testing.T) {
+	t.Parallel()
+	database := fresh(t)
+	b := open(t, database)
+	conn := must.Get(pgx.Connect(t.Context(), strings.Replace(database, "create=true&", "", 1)))(t)
+	defer conn.Close(context.Background())
+	var all []driver.Request
+	for i := range 5 {
+		r := request("lock")
+		r.Mode, r.Limit, r.Queue = driver.Counted, 3, true
+		all = append(all, r)
+		if _, err := b.Acquire(t.Context(), r); errors.Is(err, driver.ErrHeld) != (i >= 3) {
+			t.Fatal(i, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), locktest.Patience)
+	defer cancel()
+	watch(t, b, all[3])
+	var address string
+	must.OK(t, b.database.queryRow(t.Context(), `SELECT substring(claims FROM '"address":"([0-9a-f]+)"') FROM distlock_locks`).Scan(&address))
+	found := must.Get(b.database.findTable(t.Context(), rowTable("distlock_locks")))(t)
+	must.Get(conn.Exec(t.Context(), "LISTEN "+found.channel()+"_"+address))(t)
+	for n := range 2 {
+		release(t, b, all[n])
+		told := map[string]bool{}
+		for range n + 1 {
+			told[must.Get(conn.WaitForNotification(ctx))(t).Payload[65:]] = true
+		}
+		for _, r := range all[3 : 4+n] {
+			if !told[r.Owner[len(r.Owner)-8:]] {
+				t.Errorf("after %d releases %v: want %s", n+1, told, r.Owner)
+			}
+		}
+	}
+}
+
 // Session timeouts of the user's own pool that are meant for other work end neither waits nor locks.
 func TestTimeoutsOfTheSession(t *testing.T) {
 	t.Parallel()
@@ -614,7 +651,7 @@ func (r *abortedRows) Close() error {
 // The statements that decide by the text of a row answer as package claims does.
 func TestRowSameAsClaims(t *testing.T) {
 	t.Parallel()
-	locktest.SameAsClaims(t, open(t, fresh(t)), 60)
+	locktest.SameAsClaims(t, open(t, fresh(t)), 100)
 }
 
 // Claims that another version has written in one line keep their holds and places.

@@ -31,4 +31,4 @@ func TestConformanceWithNotifier(t *testing.T) {
 }
 
 // One statement answers as package claims does.
-func TestSameAsClaims(t *testing.T) { locktest.SameAsClaims(t, start(t, newFake()), 500) }
+func TestSameAsClaims(t *testing.T) { locktest.SameAsClaims(t, start(t, newFake()), 1000) }

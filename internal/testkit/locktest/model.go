@@ -46,16 +46,22 @@ type model struct {
 	done   []string
 }
 
+// mixes are the modes of the owners of one lock.
+var mixes = [][]driver.Mode{
+	{driver.Exclusive}, {driver.Write, driver.Read}, {driver.Write, driver.Read, driver.Read}, {driver.Counted},
+	{driver.Exclusive, driver.Write, driver.Read, driver.Counted}, {driver.Read, driver.Counted, driver.Counted}, {driver.Exclusive, driver.Read},
+}
+
 // now is the time of all that happens to a model.
 const now = int64(time.Hour)
 
 func (m *model) run(ctx context.Context) error {
-	modes := [][]driver.Mode{{driver.Exclusive}, {driver.Write, driver.Read}, {driver.Write, driver.Read, driver.Read}, {driver.Counted}}[m.random.IntN(4)]
+	modes := mixes[m.random.IntN(len(mixes))]
 	var owners []driver.Request
 	for i := range 5 {
 		r := driver.Request{
 			Hold:  driver.Hold{Name: m.name, Owner: driver.NewOwner(), Mode: modes[m.random.IntN(len(modes))], TTL: time.Hour},
-			Limit: 3, Fences: 1,
+			Limit: 2 + max(0, m.random.IntN(4)-2), Fences: 1,
 		}
 		if i%2 == 0 {
 			r.Meta = map[string]string{"text": "\"mode\":2,\n\"ticket\":1 {\"owner\":\"" + r.Owner}
@@ -70,7 +76,11 @@ func (m *model) run(ctx context.Context) error {
 		defer w.Close()
 	}
 	for range 16 {
-		if err := m.step(ctx, owners[m.random.IntN(len(owners))]); err != nil {
+		r := owners[m.random.IntN(len(owners))]
+		if m.random.IntN(8) == 0 { // an owner changes its mind
+			r.Mode = modes[m.random.IntN(len(modes))]
+		}
+		if err := m.step(ctx, r); err != nil {
 			return err
 		}
 	}
