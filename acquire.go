@@ -204,6 +204,15 @@ func (c *contender) request(onLost func()) driver.Request {
 	return r
 }
 
+// ttl returns the TTL of an attempt. A single one asks for MinHold at once, so that the hold outlives also a process that dies.
+// With a waiter's, its place in the queue would outlive the process for as long.
+func (c *contender) ttl() time.Duration {
+	if !c.once || c.env.caps.Session || c.s.terms.Fixed {
+		return c.s.terms.TTL
+	}
+	return max(c.s.terms.TTL, c.s.minHold)
+}
+
 // takesPlace reports whether a refused attempt leaves a place in the queue of the backend.
 func (c *contender) takesPlace() bool {
 	return c.s.queued && !c.once && c.nested == nil

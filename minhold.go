@@ -7,15 +7,6 @@ import (
 	"time"
 )
 
-// ttl returns the TTL of an attempt. A single one asks for MinHold at once, so that the hold outlives also a process that dies.
-// With a waiter's, its place in the queue would outlive the process for as long.
-func (c *contender) ttl() time.Duration {
-	if !c.once || c.env.caps.Session || c.s.terms.Fixed {
-		return c.s.terms.TTL
-	}
-	return max(c.s.terms.TTL, c.s.minHold)
-}
-
 // minHoldLeft returns how long the hold has to be kept for MinHold.
 func (h *hold) minHoldLeft() time.Duration {
 	if h.s.minHold == 0 {

@@ -2,9 +2,19 @@ package driver
 
 import (
 	"fmt"
-	"regexp"
+	"net"
 	"strings"
 )
+
+// homes are the packages that register the schemes.
+var homes = map[string]string{
+	"mem": "memlock", "sqlite": "sqlitelock",
+	"redis": "redislock", "rediss": "redislock", "redis+unix": "redislock",
+	"shard": "shard", "quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
+	"redis+sentinel": "redislock", "rediss+sentinel": "redislock", "redis+cluster": "redislock", "rediss+cluster": "redislock",
+	"etcd": "etcdlock", "etcds": "etcdlock", "zk": "zklock", "zks": "zklock", "mysql": "mysqllock", "postgres": "pglock", "postgresql": "pglock",
+	"http": "httplock", "https": "httplock", "http+unix": "httplock",
+}
 
 // usualPorts are the schemes of servers, by the ports that they listen at by default.
 var usualPorts = map[string]string{
@@ -16,13 +26,13 @@ var otherNames = map[string]string{
 	"valkey": "redis", "valkeys": "rediss", "mariadb": "mysql", "zookeeper": "zk", "sqlite3": "sqlite", "pg": "postgres", "pgx": "postgres",
 }
 
-var address = regexp.MustCompile(`^([\w.-]+|\[[0-9a-fA-F:]+\]):(\d+)(/[\w.-]*)?$`)
-
 // meant returns an error for a URL that lacks its scheme or has a name for it that others use, if what was meant is
 // plain. It shows nothing that may be a password.
 func meant(rawURL string) error {
-	if m := address.FindStringSubmatch(rawURL); m != nil && homes[m[1]] == "" && usualPorts[m[2]] != "" {
-		return fmt.Errorf("%w: URL has no scheme; did you mean %s://%s?", ErrInvalid, usualPorts[m[2]], rawURL)
+	address, _, _ := strings.Cut(rawURL, "/")
+	host, port, err := net.SplitHostPort(address)
+	if err == nil && host != "" && homes[host] == "" && usualPorts[port] != "" && !strings.ContainsAny(rawURL, "?@#%") {
+		return fmt.Errorf("%w: URL has no scheme; did you mean %s://%s?", ErrInvalid, usualPorts[port], rawURL)
 	}
 	if strings.HasPrefix(rawURL, "/") && !strings.HasPrefix(rawURL, "//") && !strings.ContainsAny(rawURL, "?@:") {
 		return fmt.Errorf("%w: URL has no scheme; did you mean sqlite:%s?", ErrInvalid, rawURL)

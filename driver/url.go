@@ -24,16 +24,6 @@ var openers = struct {
 	m map[string]Opener
 }{m: map[string]Opener{}}
 
-// homes are the packages that register the schemes.
-var homes = map[string]string{
-	"mem": "memlock", "sqlite": "sqlitelock",
-	"redis": "redislock", "rediss": "redislock", "redis+unix": "redislock",
-	"shard": "shard", "quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
-	"redis+sentinel": "redislock", "rediss+sentinel": "redislock", "redis+cluster": "redislock", "rediss+cluster": "redislock",
-	"etcd": "etcdlock", "etcds": "etcdlock", "zk": "zklock", "zks": "zklock", "mysql": "mysqllock", "postgres": "pglock", "postgresql": "pglock",
-	"http": "httplock", "https": "httplock", "http+unix": "httplock",
-}
-
 // Register makes a scheme known to Open. Backends call it from init. It panics if
 // the scheme is taken.
 func Register(scheme string, o Opener) {

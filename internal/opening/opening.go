@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -114,14 +115,14 @@ var urls = map[string]string{
 }
 
 // prefix is what backends put before their errors of Open, which whoever opens has in the message already.
-var prefix = regexp.MustCompile(`^\w+lock: open( \w[\w+]*://\S+)?: `)
+var prefix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\w+lock: open( \w[\w+]*://\S+)?: `) })
 
 // plain returns an error on one line, which says nothing twice, and what may help if nobody answers.
 func plain(err error, addrs []string) error {
 	if err == nil {
 		return nil
 	}
-	text := prefix.ReplaceAllString(err.Error(), "")
+	text := prefix().ReplaceAllString(err.Error(), "")
 	var parts []string
 	for _, part := range strings.FieldsFunc(strings.ReplaceAll(text, "; ", "\n"), func(r rune) bool { return r == '\n' }) {
 		if part = strings.TrimSpace(part); part != "" && !slices.Contains(parts, part) {

@@ -55,6 +55,13 @@ func (a *app) nextCampaign(t *acquirer, end outcome, err error) time.Duration {
 	return driver.TurnLife
 }
 
+// verbosef prints a message if --verbose is set.
+func (a *app) verbosef(o *runOptions, format string, args ...any) {
+	if o.verbose {
+		a.warnf(format, args...)
+	}
+}
+
 // reset prepares for the next campaign.
 func (a *acquirer) reset() {
 	a.began = time.Now()

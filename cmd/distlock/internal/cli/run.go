@@ -107,13 +107,6 @@ func (a *app) closeAfter(err error, c *distlock.Client, signals *signals, limit 
 	return cmp.Or(signals.aborted, err)
 }
 
-// verbosef prints a message if --verbose is set.
-func (a *app) verbosef(o *runOptions, format string, args ...any) {
-	if o.verbose {
-		a.warnf(format, args...)
-	}
-}
-
 // runHolding runs the command under the lease and releases the lease.
 func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signals) (outcome, error) {
 	o, granted := t.o, time.Now()
