@@ -327,7 +327,8 @@ func lined(text string) string {
 // without is the text of claimText without the claim.
 const without = `CASE WHEN post <> ']' THEN pre || substr(post, 3) WHEN pre = '[' THEN '' ELSE left(pre, -2) || ']' END`
 
-// contendText decides an attempt to hold alone. It reads each value of the row before it writes it.
+// contendText decides an attempt to hold alone. It reads each value of the row before it writes it. What it returns is read
+// afterwards: the last hold may have been the same owner's, and has ended if that gets a place.
 const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint,
 	number = CASE WHEN {may} THEN {next} ELSE number END,
 	owner = CASE WHEN {may} THEN $2::text ELSE owner END,
@@ -342,7 +343,7 @@ const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint,
 	claimed = CASE WHEN NOT {may} THEN greatest(claimed, {now} + $6::bigint) WHEN until > {now} OR strpos(claims, E'\n') > 0 THEN claimed ELSE 0 END
 	WHERE k = $1::bytea AND number < {max} AND (kind = $3::smallint OR until <= {now} AND claimed <= {now})
 	AND (claimed <= {now} OR {lined claims}) AND ({may} OR $5::boolean AND NOT {mine} AND (claimed <= {now} OR strpos(claims, $7::text) = 0))
-	AND {bounded} RETURNING owner = $2::text AND granted = number, {now}, {row}`
+	AND {bounded} RETURNING {mine}, {now}, {row}`
 
 var contendParts = strings.NewReplacer(
 	"{may}", `({mine} OR until <= {now} AND (claimed <= {now} OR starts_with(claims, '[' || $7::text || $3::smallint || ',"ticket"')))`,

@@ -654,6 +654,21 @@ func TestRowSameAsClaims(t *testing.T) {
 	locktest.SameAsClaims(t, open(t, fresh(t)), 100)
 }
 
+// An owner whose hold has ended, and whose number is still the last one, stands in line behind others.
+func TestRowQueuesAfterItsHoldHasEnded(t *testing.T) {
+	t.Parallel()
+	b := open(t, fresh(t))
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write} {
+		mine, theirs := request(mode.String()), request(mode.String())
+		mine.Mode, mine.Queue, theirs.Mode, theirs.Queue = mode, true, mode, true
+		take(t, b, mine)
+		held(t, b, theirs)
+		must.Get(b.database.db.Exec(`UPDATE distlock_locks SET until = 1`))(t) // its end
+		held(t, b, mine)
+		take(t, b, theirs)
+	}
+}
+
 // Claims that another version has written in one line keep their holds and places.
 func TestRowInOneLine(t *testing.T) {
 	t.Parallel()
