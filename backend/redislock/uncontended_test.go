@@ -340,3 +340,42 @@ func TestReleaseOfADowngradedWriter(t *testing.T) {
 		acquire(t, b, request(r.Name, driver.Write))
 	}
 }
+
+// delexClient is a Valkey that has Redis's DELEX in place of DELIFEQ.
+type delexClient struct {
+	redisconn.Client
+	deleted int
+}
+
+func (c *delexClient) Do(ctx context.Context, key string, args []string) (any, error) {
+	reply, err := c.Client.Do(ctx, key, args)
+	if args[0] == "COMMAND" {
+		info := redisconn.List(reply)
+		info[0], info[1] = info[1], info[0]
+	}
+	return reply, err
+}
+
+func (c *delexClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
+	if d := commands[0]; d[0] == "DELEX" && d[2] == "IFEQ" {
+		c.deleted++
+		commands[0] = []string{"DELIFEQ", d[1], d[3]}
+	}
+	return c.Client.DoAll(ctx, key, commands)
+}
+
+// Redis 8.4 has another command than Valkey 9 for that.
+func TestReleaseByDelex(t *testing.T) {
+	b := openOwn(t, testserver.Valkey(t).Addr(), Options{})
+	c := &delexClient{Client: b.client}
+	sendThrough(b, c)
+	warm(t, b, driver.Exclusive)
+	before := c.deleted
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	release(t, b, r)
+	if c.deleted != before+1 {
+		t.Errorf("%d releases by DELEX, want one", c.deleted-before)
+	}
+	acquire(t, b, request(r.Name, driver.Exclusive))
+}
