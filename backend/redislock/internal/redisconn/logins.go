@@ -53,8 +53,9 @@ func (l *logins) refused(err error, password string) error {
 	if !is {
 		return err
 	}
-	if password != "" { // Redis 5 repeats what it does not know
-		re = &ReplyError{Text: strings.ReplaceAll(re.Text, password, "***")}
+	if password != "" {
+		text, _, _ := strings.Cut(re.Text, ", with args") // which are what was sent, or the beginning of that
+		re = &ReplyError{Text: strings.ReplaceAll(text, password, "***")}
 	}
 	if re.HasCode("WRONGPASS") {
 		l.failed(re)

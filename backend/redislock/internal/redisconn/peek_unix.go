@@ -3,6 +3,7 @@
 package redisconn
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"syscall"
@@ -15,8 +16,11 @@ type peeker struct {
 	ended *bool
 }
 
-// newPeeker returns the peeker of a connection without TLS.
+// newPeeker returns the peeker of a connection. Nothing is under way on one with TLS either while it is idle.
 func newPeeker(conn net.Conn) (p peeker) {
+	if secure, is := conn.(*tls.Conn); is {
+		conn = secure.NetConn()
+	}
 	socket, ok := conn.(syscall.Conn)
 	if !ok {
 		return p

@@ -2,7 +2,9 @@ package redisconn
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -49,16 +52,21 @@ func TestDedicatedConnections(t *testing.T) {
 
 // An idle connection that the server has ended is not used.
 func TestIdleConnectionsThatHaveEnded(t *testing.T) {
-	p := faultproxy.New(t, testserver.SharedRedis(t).Addr())
-	s := NewServer(Options{Addr: p.Addr()})
-	defer s.Close()
-	for range 5 {
-		_, err := s.Do(t.Context(), []string{"PING"})
-		expect.OK(t, err, "shared")
-		c := must.Get(s.Dedicated(t.Context()))(t)
-		expect.OK(t, c.DoAll(t.Context(), [][]string{{"PING"}})[0].Err, "dedicated")
-		c.Close(false)
-		p.Cut()
+	f, secure := must.Get(testcert.Own())(t).Files(t), testserver.FreeAddr(t)
+	_, port, _ := net.SplitHostPort(secure)
+	plain := testserver.Redis(t, "--tls-port", port, "--tls-cert-file", f.Cert, "--tls-key-file", f.Key, "--tls-auth-clients", "no").Addr()
+	for addr, config := range map[string]func() *tls.Config{plain: nil, secure: func() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }} {
+		p := faultproxy.New(t, addr)
+		s := NewServer(Options{Addr: p.Addr(), TLS: config})
+		defer s.Close()
+		for range 5 {
+			_, err := s.Do(t.Context(), []string{"PING"})
+			expect.OK(t, err, "shared")
+			c := must.Get(s.Dedicated(t.Context()))(t)
+			expect.OK(t, c.DoAll(t.Context(), [][]string{{"PING"}})[0].Err, "dedicated")
+			c.Close(false)
+			p.Cut()
+		}
 	}
 }
 
@@ -91,18 +99,22 @@ func TestSilentSubscription(t *testing.T) {
 
 // A wrong password is remembered for a moment, and stands in no error.
 func TestRefusedLogins(t *testing.T) {
-	for _, text := range []string{"WRONGPASS no s3cret", "ERR unknown command `AUTH`, with args beginning with: `default`, `s3cret`"} {
+	password := strings.Repeat("s3cret", 40)
+	for _, text := range []string{
+		"WRONGPASS no " + password, "ERR unknown command `AUTH`, with args beginning with: `default`, `" + password + "`",
+		"ERR unknown command 'AUTH', with args beginning with: 'default' '" + password[:110] + "'", // of 128 characters at most
+	} {
 		withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
 			asked := 0
 			s.o.Credentials = func(context.Context) (string, string, error) {
 				asked++
-				return "", "s3cret", nil
+				return "", password, nil
 			}
 			for i := range 3 {
 				a := ask(t.Context(), s, "x")
 				if len(f.conns) > 0 {
 					c := <-f.conns
-					c.gets("s3cret")
+					c.gets(password)
 					c.says("-" + text + "\r\n")
 				}
 				err := (<-a).Err

@@ -158,7 +158,8 @@ func (m *multiplexer) read(c *pipe) {
 	for c.broken == nil && c.owes() {
 		n, left := c.sent[c.head].n, time.Until(c.silent.Add(m.timeout))
 		m.mu.Unlock()
-		if c.until.IsZero() || !c.in.buffered() {
+		late := left <= 0
+		if late || c.until.IsZero() || !c.in.buffered() {
 			left = max(left, time.Millisecond)
 			c.readWithin(left/2, left)
 		}
@@ -173,7 +174,7 @@ func (m *multiplexer) read(c *pipe) {
 				x.end(later)
 				m.mu.Lock()
 			}
-		case !c.outOfTime(err) || time.Since(c.silent) >= m.timeout:
+		case !c.outOfTime(err), late: // once more, if this process was paused and the answer is there
 			m.fail(c, err)
 		}
 	}
