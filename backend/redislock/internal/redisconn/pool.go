@@ -64,7 +64,7 @@ func (p *pool) takeIdle() *wire {
 
 func (p *pool) put(w *wire, broken bool) {
 	p.mu.Lock()
-	if broken || p.retired {
+	if broken || p.retired || w.in.buffered() {
 		w.Close()
 	} else {
 		p.idle = append(p.idle, w)

@@ -70,6 +70,38 @@ func TestIdleConnectionsThatHaveEnded(t *testing.T) {
 	}
 }
 
+// A connection that has said more than it was asked is not used again: all later answers would be those to other commands.
+func TestDedicatedConnectionThatSaysTooMuch(t *testing.T) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		for _, answer := range []string{"+1\r\n+2\r\n", "+1\r\n"} {
+			conn := must.Get(s.Dedicated(t.Context()))(t)
+			go func() { (<-f.conns).says(answer) }()
+			if got := conn.DoAll(t.Context(), [][]string{{"GET"}})[0]; got.Reply != "1" {
+				t.Errorf("%v, %v", got.Reply, got.Err)
+			}
+			conn.Close(false)
+		}
+		if len(s.wires) != 1 || f.made != 2 {
+			t.Errorf("%d connections stay of %d", len(s.wires), f.made)
+		}
+	})
+}
+
+// Nor is one that says more than to greet.
+func TestGreetingThatSaysTooMuch(t *testing.T) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		s.o.DB = 1
+		a := ask(t.Context(), s, "a")
+		c := <-f.conns
+		c.gets("1")
+		c.says("+OK\r\n+2\r\n")
+		a.isUnsent(t, errUnasked)
+		if c.isOpen() {
+			t.Error("the connection stays")
+		}
+	})
+}
+
 // A silent subscription is asked for a sign of life, and is given up if there is none.
 func TestSilentSubscription(t *testing.T) {
 	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {

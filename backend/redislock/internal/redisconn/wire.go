@@ -63,8 +63,11 @@ func connect(ctx context.Context, o *Options, l *logins) (*wire, error) {
 	w := &wire{Conn: conn, in: newReader(conn), peek: newPeeker(conn), gone: func() {}}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(pastDeadline) })
 	err = w.greet(ctx, o, l)
-	if !stop() {
+	switch {
+	case !stop():
 		err = ctx.Err()
+	case err == nil && w.in.buffered():
+		err = errUnasked
 	}
 	if err != nil {
 		conn.Close()
