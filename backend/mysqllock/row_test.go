@@ -498,8 +498,11 @@ func TestRowAcquireThatIsOvertaken(t *testing.T) {
 // The statements that decide by the text of a row answer as package claims does.
 func TestRowSameAsClaims(t *testing.T) {
 	t.Parallel()
-	u, _ := freshDatabase(t, Row)
-	locktest.SameAsClaims(t, connect(t, u), 100)
+	u, db := freshDatabase(t, Row)
+	locktest.SameAsClaims(t, connect(t, u), 100, func(name, owner string) {
+		must.Get(db.Exec(`UPDATE distlock_locks SET until = IF(owner = ?, LEAST(until, 1), until),
+			claims = REGEXP_REPLACE(claims, CONCAT('("owner":"', ?, '","mode"[^\\n]*?"until":1)[0-9]+'), '\\1') WHERE name = ?`, owner, owner, name))(t)
+	})
 }
 
 // Claims that another version has written in one line keep their holds and places.

@@ -56,7 +56,7 @@ func (l *Lock) enqueue(own *Claim, c Claim, r *driver.Request) bool {
 	switch {
 	case own == nil:
 		c.Place = l.nextPlace()
-	case own.Until >= now+int64(r.TTL) && own.Address == c.Address:
+	case own.Until >= now+int64(r.TTL) && own.Address == c.Address && own.Mode == c.Mode:
 		return false
 	default:
 		c.Place, c.Since = own.Place, own.Since

@@ -243,6 +243,15 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+// A place is for what its owner asks for now.
+func TestPlaceInAnotherMode(t *testing.T) {
+	l, r := lockOf("w1 | r2"), requestOf("r2")
+	l.FirstPlace().Until, r.Mode = now+2*int64(ttl), driver.Write
+	if d := l.Acquire(&r, Claim{Fence: 100}, now); !d.Own || l.FirstPlace().Mode != driver.Write {
+		t.Errorf("%+v, then a place for %v", d, l.FirstPlace().Mode)
+	}
+}
+
 // A free lock is kept for the first place for TurnLife after the attempt of another owner.
 func TestTurnLife(t *testing.T) {
 	for lock, limited := range map[string]bool{"| x9 x8": true, "x7 | x9": false, "| x1": false, "r7 | w9": false, "| r9 w8": true, "c7 | c9": true, "c7 c6 | c9": false,

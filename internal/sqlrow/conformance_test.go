@@ -31,4 +31,7 @@ func TestConformanceWithNotifier(t *testing.T) {
 }
 
 // One statement answers as package claims does.
-func TestSameAsClaims(t *testing.T) { locktest.SameAsClaims(t, start(t, newFake()), 1000) }
+func TestSameAsClaims(t *testing.T) {
+	f := newFake()
+	locktest.SameAsClaims(t, start(t, f), 1000, f.end)
+}

@@ -161,6 +161,25 @@ func (f *fake) Drop(ctx context.Context, h HoldKey) (dropped, waited bool, err e
 	return true, r.Waiting > now, nil
 }
 
+// end lets an owner's claim end.
+func (f *fake) end(name, owner string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, ok := f.rows[KeyOf(name)]
+	if !ok {
+		return
+	}
+	if r.Owner == owner {
+		r.Until = 1
+	}
+	list, own, _ := r.listed(0, owner)
+	if own < len(list) {
+		list[own].Until = 1
+		r.Claims, _ = encode(list)
+	}
+	f.rows[KeyOf(name)] = r
+}
+
 func (f *fake) put(r Row) {
 	r.Rev++
 	f.rows[r.Key] = r

@@ -22,11 +22,11 @@ type watched interface {
 
 // SameAsClaims makes random attempts and releases by few owners, on each of many names, and compares every answer with
 // that of package claims, and what Inspect shows in the end.
-func SameAsClaims(t *testing.T, b watched, names int) {
+func SameAsClaims(t *testing.T, b watched, names int, end func(name, owner string)) {
 	for i := range names {
 		name := fmt.Sprintf("same as claims %d", i)
 		seed := rand.Uint64()
-		m := &model{b: b, random: rand.New(rand.NewPCG(seed, 0)), name: name}
+		m := &model{b: b, end: end, random: rand.New(rand.NewPCG(seed, 0)), name: name}
 		since := time.Now()
 		err := m.run(t.Context())
 		// The turn of a first place that does not come ends in the database, and not in the model.
@@ -39,6 +39,7 @@ func SameAsClaims(t *testing.T, b watched, names int) {
 // model is one lock, as the backend has it and as it should be.
 type model struct {
 	b      watched
+	end    func(name, owner string)
 	random *rand.Rand
 	name   string
 	lock   claims.Lock
@@ -76,15 +77,30 @@ func (m *model) run(ctx context.Context) error {
 		defer w.Close()
 	}
 	for range 16 {
-		r := owners[m.random.IntN(len(owners))]
-		if m.random.IntN(8) == 0 { // an owner changes its mind
-			r.Mode = modes[m.random.IntN(len(modes))]
+		r := &owners[m.random.IntN(len(owners))]
+		if m.random.IntN(10) == 0 {
+			m.ends(r)
+			continue
 		}
-		if err := m.step(ctx, r); err != nil {
+		now := *r
+		if m.random.IntN(8) == 0 { // an owner changes its mind
+			now.Mode = modes[m.random.IntN(len(modes))]
+		}
+		if err := m.step(ctx, now); err != nil {
 			return err
 		}
 	}
 	return m.compare(ctx)
+}
+
+// ends lets the owner's claim end. The owner of a place does not come back: whether it may go on with that is left open.
+func (m *model) ends(r *driver.Request) {
+	m.done = append(m.done, "end "+r.Owner[30:]+"\n")
+	m.end(m.name, r.Owner)
+	held := m.lock.Hold(r.Owner) != nil
+	if m.lock.Remove(r.Owner) && !held {
+		r.Owner = driver.NewOwner()
+	}
 }
 
 // step makes one call of each.
