@@ -387,9 +387,11 @@ func (rw *rowWatcher) armAll(err error) {
 	}
 }
 
-// wake makes the rowWatcher read the row, and wake the waiters that it lets in. The set's mutex is held.
+// wake makes the rowWatcher read the row, and wake the waiters that it lets in. What an attempt has seen is older. The set's
+// mutex is held.
 func (rw *rowWatcher) wake() {
 	if len(rw.waiters) > 0 {
+		rw.expecting, rw.seen = false, nil
 		rw.lookAgain()
 	}
 }

@@ -209,3 +209,41 @@ func TestWatchSeesWhatTheAttemptSaw(t *testing.T) {
 		b.Close()
 	})
 }
+
+// slowRead is a fake whose answer to a Read takes a while to arrive.
+type slowRead struct {
+	*fake
+	meanwhile func()
+}
+
+func (d *slowRead) Read(ctx context.Context, names []string) (int64, []Row, error) {
+	now, rows, err := d.fake.Read(ctx, names)
+	if f := d.meanwhile; f != nil {
+		d.meanwhile = nil
+		f()
+	}
+	return now, rows, err
+}
+
+// What a waiter's attempt saw is not taken for the row as it is after a release in the same process.
+func TestWatchSeesAReleaseAfterTheAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, n := &slowRead{fake: newFake()}, newTestNotifier()
+		b := New(d, Options{Package: "test", Name: "test", Notifier: func(*Backend) Notifier { return closingNotifier{n} }})
+		defer b.Close()
+		holder, waiter := asks("x", driver.Exclusive), asks("x", driver.Exclusive)
+		waiter.Queue = true
+		must.OK(t, taking(t, b, holder)())
+		defer watching(t, b, asks("x", driver.Exclusive)).Close() // the row is marked
+		synctest.Wait()
+		w := watching(t, b, waiter)
+		defer w.Close()
+		since := time.Now()
+		d.meanwhile = func() { must.OK(t, giving(t, b, holder)()) }
+		must.Be(t, taking(t, b, waiter)(), driver.ErrHeld)
+		<-w.Ready
+		if took := time.Since(since); took >= slice {
+			t.Errorf("woken after %v", took)
+		}
+	})
+}
