@@ -30,7 +30,7 @@ func (c *Client) Cron(ctx context.Context, name string, every time.Duration, f f
 	case every <= 0:
 		return false, fail(op, name, invalid("a job that is started every %v; want more than 0", every))
 	case f == nil:
-		return false, fail(op, name, invalid("no function to run"))
+		return false, noWork(op, name)
 	}
 	minHold, ttl := tick.Terms(every, c.opts.TTL, c.caps)
 	job := c.Mutex(name, MinHold(minHold), shortened(ttl))

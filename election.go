@@ -55,6 +55,9 @@ const away = driver.TurnLife
 // WaitAtMost, which bounds each campaign. An unreachable backend does not, nor one that refuses the login or a right for the
 // moment: Lead waits until it answers, and Observer.Unanswered tells why it does not.
 func (e *Election) Lead(ctx context.Context, lead func(term context.Context) error) error {
+	if lead == nil {
+		return noWork("lead", e.l.s.name)
+	}
 	for {
 		gaveUp, err := e.term(ctx, lead)
 		if err == nil && gaveUp {

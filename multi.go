@@ -64,6 +64,9 @@ func (m *MultiLock) TryLock(ctx context.Context) (*MultiLease, error) {
 // Do runs f while it holds all locks; see Mutex.Do. The context of f ends when any of them is lost.
 // Fence(ctx) is the fence of the last in order; FenceOf returns each.
 func (m *MultiLock) Do(ctx context.Context, f func(ctx context.Context) error) error {
+	if f == nil {
+		return noWork("do", "")
+	}
 	lease, err := m.takeAll(endingWith(ctx), "do", lock.lock)
 	if err != nil {
 		return err

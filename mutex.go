@@ -59,6 +59,9 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context) error) error
 //
 // With MinHold it guards a scheduled job that all hosts start at the same time: one of them runs it.
 func (m *Mutex) TryDo(ctx context.Context, f func(ctx context.Context) error) (ran bool, err error) {
+	if f == nil {
+		return false, noWork("trydo", m.l.s.name)
+	}
 	lease, err := m.l.try(endingWith(ctx), "trydo")
 	switch {
 	case errors.Is(err, ErrHeld):
@@ -230,12 +233,18 @@ func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
 
 // do runs f under the lock.
 func (l lock) do(ctx context.Context, f func(context.Context) error) error {
+	if f == nil {
+		return noWork("do", l.s.name)
+	}
 	lease, err := l.lock(endingWith(ctx), "do")
 	if err != nil {
 		return err
 	}
 	return runUnder(lease, f)
 }
+
+// noWork is the error of a call that would hold a lock for a function that is nil.
+func noWork(op, name string) error { return fail(op, name, invalid("no function to run")) }
 
 // runUnder runs f under the context of one or more leases, and unlocks them even if f panics.
 func runUnder(held interface {

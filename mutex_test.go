@@ -216,3 +216,20 @@ func TestNoWaitForOneself(t *testing.T) {
 		expect.OK(t, expect.Err(c.Mutex("m").Lock(ctx)), "after the outer lease has ended")
 	})
 }
+
+// No lock is taken for a function that is nil.
+func TestNothingToRun(t *testing.T) {
+	r := newRig()
+	c := client(t, r, nil)
+	_, tryDo := c.Mutex("x").TryDo(t.Context(), nil)
+	_, cron := c.Cron(t.Context(), "x", time.Minute, nil)
+	for call, err := range map[string]error{
+		"Mutex.Do": c.Mutex("x").Do(t.Context(), nil), "Mutex.TryDo": tryDo, "Cron": cron,
+		"RWMutex.Do": c.RWMutex("x").Do(t.Context(), nil), "RWMutex.RDo": c.RWMutex("x").RDo(t.Context(), nil),
+		"Semaphore.Do": c.Semaphore("x", 2).Do(t.Context(), nil), "Multi.Do": distlock.Multi(c.Mutex("x")).Do(t.Context(), nil),
+		"Election.Lead": c.Election("x").Lead(t.Context(), nil),
+	} {
+		expect.Be(t, err, distlock.ErrInvalid, call)
+	}
+	expect.Equal(t, r.acquires.Load(), 0, "it reached the backend")
+}
