@@ -39,7 +39,8 @@ are replaced by a star: order:17 and order:18 are both of order:*.
              long locks are held, but from pauses and failovers: see docs/ttl.md.
   WAIT       how long it is worth to wait: twice the 99th percentile of the waits.
 
-A quantile needs at least ten samples beyond it; else there is a dash. A hold shorter than the
+A quantile needs at least ten samples beyond it, so FIXED TTL needs 10,000 holds and WAIT needs 1,000
+waits; with fewer there is a dash. A hold shorter than the
 time between two looks is often missed, so the quantiles err on the long side. Looking takes a tenth
 of the time at most. Interrupt it to see the result early.
 
