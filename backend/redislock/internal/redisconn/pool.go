@@ -14,11 +14,11 @@ const maxDedicated = 16
 type pool struct {
 	open    func(ctx context.Context) (*wire, error)
 	timeout time.Duration // of an answer, and of the wait for a connection
-	slots   chan struct{} // one is taken for each connection in use
 
-	mu      sync.Mutex
-	idle    []*wire
-	retired bool
+	mu     sync.Mutex
+	idle   []*wire
+	slots  chan struct{} // one is taken for each connection in use
+	former chan struct{} // those of connections that were replaced in use
 }
 
 func newPool(open func(ctx context.Context) (*wire, error), timeout time.Duration) *pool {
@@ -29,22 +29,25 @@ var errNoneFree = errors.New("all dedicated connections are in use")
 
 // take returns an idle connection, or a new one.
 func (p *pool) take(ctx context.Context) (DedicatedConn, error) {
+	p.mu.Lock()
+	slots := p.slots
+	p.mu.Unlock()
 	soon, cancel := context.WithTimeoutCause(ctx, p.timeout, errNoneFree)
 	defer cancel()
 	select {
-	case p.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-soon.Done():
 		return nil, unwritten(context.Cause(soon))
 	}
-	if w := p.takeIdle(); w != nil {
-		return &dedicatedWire{w, p}, nil
+	w := p.takeIdle()
+	if w == nil {
+		var err error
+		if w, err = p.open(ctx); err != nil {
+			<-slots
+			return nil, unwritten(err)
+		}
 	}
-	w, err := p.open(ctx)
-	if err != nil {
-		<-p.slots
-		return nil, unwritten(err)
-	}
-	return &dedicatedWire{w, p}, nil
+	return &dedicatedWire{w, p, slots}, nil
 }
 
 func (p *pool) takeIdle() *wire {
@@ -62,33 +65,24 @@ func (p *pool) takeIdle() *wire {
 	return nil
 }
 
-func (p *pool) put(w *wire, broken bool) {
-	p.mu.Lock()
-	if broken || p.retired || w.in.buffered() {
-		w.Close()
-	} else {
-		p.idle = append(p.idle, w)
-	}
-	p.mu.Unlock()
-	<-p.slots
-}
-
-// retire closes the connections that are idle, and others once they are.
-func (p *pool) retire() {
+// reconnect closes the connections that are idle, and those in use once they are. Others may be made at once, unless some
+// that were replaced are still in use.
+func (p *pool) reconnect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.retired = true
 	for _, w := range p.idle {
 		w.Close()
 	}
 	p.idle = nil
+	if len(p.former) == 0 {
+		p.former, p.slots = p.slots, make(chan struct{}, maxDedicated)
+	}
 }
-
-func (p *pool) unused() bool { return len(p.slots) == 0 }
 
 type dedicatedWire struct {
 	*wire
-	pool *pool
+	pool  *pool
+	slots chan struct{}
 }
 
 // DoAll waits for the answers whatever becomes of ctx: the connection is the caller's.
@@ -97,4 +91,14 @@ func (c *dedicatedWire) DoAll(ctx context.Context, commands [][]string) []Answer
 	return c.exchange(commands)
 }
 
-func (c *dedicatedWire) Close(broken bool) { c.pool.put(c.wire, broken) }
+func (c *dedicatedWire) Close(broken bool) {
+	p := c.pool
+	p.mu.Lock()
+	if broken || c.slots != p.slots || c.in.buffered() {
+		c.wire.Close()
+	} else {
+		p.idle = append(p.idle, c.wire)
+	}
+	p.mu.Unlock()
+	<-c.slots
+}

@@ -20,12 +20,11 @@ type server struct {
 	o      Options
 	logins logins
 	mux    *multiplexer
+	pool   *pool
 
 	mu     sync.Mutex
 	wires  map[*wire]struct{} // that are open
 	closed bool
-	pool   *pool
-	former *pool // replaced, and may be in use; may be nil
 }
 
 // connect makes a connection, which Close closes too.
@@ -68,21 +67,10 @@ func (s *server) DoAll(ctx context.Context, commands [][]string) []Answer {
 // Reconnect makes later commands use new connections. Commands under way keep theirs.
 func (s *server) Reconnect() {
 	s.mux.reconnect()
-	s.mu.Lock()
-	if s.former == nil || s.former.unused() {
-		s.former, s.pool = s.pool, newPool(s.connect, s.o.timeout())
-	}
-	former := s.former
-	s.mu.Unlock()
-	former.retire()
+	s.pool.reconnect()
 }
 
-func (s *server) Dedicated(ctx context.Context) (DedicatedConn, error) {
-	s.mu.Lock()
-	p := s.pool
-	s.mu.Unlock()
-	return p.take(ctx)
-}
+func (s *server) Dedicated(ctx context.Context) (DedicatedConn, error) { return s.pool.take(ctx) }
 
 func (s *server) Name() string {
 	scheme := SchemeServer
