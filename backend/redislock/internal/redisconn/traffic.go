@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// sendAlone writes a request and reads its answer in the goroutine of its caller, while nobody else needs the connection: to be woken
-// by another goroutine costs a caller that is alone a third of its speed. The mutex is held at first, and not at the end.
+// sendAlone writes a request and reads its answer in the goroutine of its caller, while nobody else needs the connection: that is
+// quicker than to be woken by another goroutine. The mutex is held at first, and not at the end.
 func (m *multiplexer) sendAlone(ctx context.Context, c *pipe, x *request) error {
 	c.reading, c.writing = true, true
 	m.take(c, aloneBytes)
