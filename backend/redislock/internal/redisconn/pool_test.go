@@ -50,8 +50,8 @@ func TestDedicatedConnections(t *testing.T) {
 	})
 }
 
-// An idle connection that the server has ended is not used.
-func TestIdleConnectionsThatHaveEnded(t *testing.T) {
+// eachProtocol tests a server without and with TLS, which a proxy reaches.
+func eachProtocol(t *testing.T, test func(t *testing.T, s Server, p *faultproxy.Proxy)) {
 	f, secure := must.Get(testcert.Own())(t).Files(t), testserver.FreeAddr(t)
 	_, port, _ := net.SplitHostPort(secure)
 	plain := testserver.Redis(t, "--tls-port", port, "--tls-cert-file", f.Cert, "--tls-key-file", f.Key, "--tls-auth-clients", "no").Addr()
@@ -59,6 +59,13 @@ func TestIdleConnectionsThatHaveEnded(t *testing.T) {
 		p := faultproxy.New(t, addr)
 		s := NewServer(Options{Addr: p.Addr(), TLS: config})
 		defer s.Close()
+		test(t, s, p)
+	}
+}
+
+// An idle connection that the server has ended is not used.
+func TestIdleConnectionsThatHaveEnded(t *testing.T) {
+	eachProtocol(t, func(t *testing.T, s Server, p *faultproxy.Proxy) {
 		for range 5 {
 			_, err := s.Do(t.Context(), []string{"PING"})
 			expect.OK(t, err, "shared")
@@ -67,7 +74,24 @@ func TestIdleConnectionsThatHaveEnded(t *testing.T) {
 			c.Close(false)
 			p.Cut()
 		}
-	}
+	})
+}
+
+// A caller that is alone gives a slow answer to another goroutine to read. With TLS a read ends in the middle of that too.
+func TestSlowAnswers(t *testing.T) {
+	slow := `local t = redis.call('TIME'); local till = t[1] * 1000 + t[2] / 1000 + 120
+		repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > till
+		return ARGV[1]`
+	eachProtocol(t, func(t *testing.T, s Server, _ *faultproxy.Proxy) {
+		for _, word := range []string{"a", "b"} {
+			if reply, err := s.Do(t.Context(), []string{"ECHO", word}); err != nil || reply != word {
+				t.Errorf("%v, %v", reply, err)
+			}
+			if reply, err := s.Do(t.Context(), []string{"EVAL", slow, "0", word}); err != nil || reply != word {
+				t.Errorf("slow: %v, %v", reply, err)
+			}
+		}
+	})
 }
 
 // A connection that has said more than it was asked is not used again: all later answers would be those to other commands.
