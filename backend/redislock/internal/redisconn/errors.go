@@ -18,7 +18,11 @@ type ReplyError struct {
 	script bool // the place in a script was removed from Text
 }
 
-func (e *ReplyError) Error() string { return "redis: " + e.Text }
+// Error leaves out what a server repeats of a command that it does not know: there may be a password or an Owner in it.
+func (e *ReplyError) Error() string {
+	text, _, _ := strings.Cut(e.Text, ", with args beginning with")
+	return "redis: " + text
+}
 
 func (e *ReplyError) Unwrap() error { return e.Cause }
 

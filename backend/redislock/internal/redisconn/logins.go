@@ -54,8 +54,7 @@ func (l *logins) refused(err error, password string) error {
 		return err
 	}
 	if password != "" {
-		text, _, _ := strings.Cut(re.Text, ", with args") // which are what was sent, or the beginning of that
-		re = &ReplyError{Text: strings.ReplaceAll(text, password, "***")}
+		re = &ReplyError{Text: strings.ReplaceAll(re.Text, password, "***")}
 	}
 	if re.HasCode("WRONGPASS") {
 		l.failed(re)

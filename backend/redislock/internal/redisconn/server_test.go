@@ -19,3 +19,11 @@ func TestRefusedHandshake(t *testing.T) {
 		}
 	}
 }
+
+// A server repeats the beginning of a command that it does not know, in which an Owner may stand.
+func TestErrorsLeaveOutArguments(t *testing.T) {
+	err := Explain(&ReplyError{Text: "ERR unknown command 'DELEX', with args beginning with: 'a name' 'IFEQ' 'an owner'"})
+	if err.Error() != "redis: ERR unknown command 'DELEX'" {
+		t.Error(err)
+	}
+}
