@@ -47,7 +47,11 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 			return g, err
 		}
 	}
-	var g driver.Grant
+	return b.attempt(ctx, r, c)
+}
+
+// attempt reads the row, and writes what package claims decides.
+func (b *Backend) attempt(ctx context.Context, r driver.Request, c claims.Claim) (g driver.Grant, err error) {
 	holds := false
 	err = b.change(ctx, r.Name, func(s *state) (v decision) {
 		holds = s.Hold(r.Owner) != nil
@@ -112,11 +116,15 @@ func (b *Backend) contend(ctx context.Context, r driver.Request, c claims.Claim,
 	case !k.Placed:
 		return g, nil, false
 	}
-	return b.placed(ctx, r, c, k)
+	g, err = b.placed(ctx, r, c, k)
+	if driver.Final(err) || errors.Is(err, driver.ErrUnsent) {
+		err = errors.New(err.Error()) // there is a place to be released
+	}
+	return g, err, true
 }
 
-// placed returns the refusal to an owner that has a new place. done is false if only claims that have ended are before it.
-func (b *Backend) placed(ctx context.Context, r driver.Request, c claims.Claim, t Taken) (g driver.Grant, err error, done bool) {
+// placed answers an owner that has a new place. It may hold at once if only claims that have ended are before it.
+func (b *Backend) placed(ctx context.Context, r driver.Request, c claims.Claim, t Taken) (g driver.Grant, err error) {
 	var s *state
 	if t.Row.Rev > 0 {
 		s, err = read(t.Row, t.Now)
@@ -124,11 +132,13 @@ func (b *Backend) placed(ctx context.Context, r driver.Request, c claims.Claim, 
 		s, err = b.readRow(ctx, r.Name)
 	}
 	if err != nil {
-		return g, notFinal(err), true // there is a place to be released
+		return g, err
 	}
 	b.watchers.saw(KeyOf(r.Name), s.clone())
-	g, v := s.decide(r, c) // and nothing is written
-	return g, v.err, v.err != nil
+	if _, v := s.decide(r, c); v.err != nil { // and nothing is written
+		return g, v.err
+	}
+	return b.attempt(ctx, r, c)
 }
 
 // decide grants or refuses a request whose claim would be c.

@@ -3,6 +3,7 @@ package sqlrow
 import (
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,4 +153,33 @@ func TestReleaseOvertakesAnAttempt(t *testing.T) {
 		time.Sleep(2 * LateTime)
 		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "later")
 	})
+}
+
+// An attempt that has got a place, and then fails, has something to be released.
+func TestAPlaceIsLeftByAFailedAttempt(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	for reads, failure := range map[int]error{1: refused, 2: refused, 3: driver.ErrInvalid} {
+		f := newFake()
+		b := start(t, f)
+		holder, dead, r := asks("x", driver.Exclusive), asks("x", driver.Exclusive), asks("x", driver.Exclusive)
+		dead.Queue, r.Queue = true, true
+		must.OK(t, taking(t, b, holder)())
+		must.Be(t, taking(t, b, dead)(), driver.ErrHeld)
+		f.end("x", dead.Owner)
+		must.OK(t, giving(t, b, holder)())
+		f.before = func(what string) error {
+			if what == "read" || what == "swap" {
+				reads--
+			}
+			if reads == 0 {
+				return failure
+			}
+			return nil
+		}
+		if err := taking(t, b, r)(); err == nil || errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
+			t.Errorf("%v: %v; want unknown", failure, err)
+		}
+		f.before = nil
+		must.OK(t, giving(t, b, r)())
+	}
 }
