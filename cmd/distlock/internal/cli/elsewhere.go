@@ -15,9 +15,9 @@ const (
 	maxElsewhere     = 3
 )
 
-// elsewhere says which locks are held under other prefixes of this Redis, whose names end with a suffix. Programs with
+// elsewhere says which locks are held under other prefixes of this Redis and have a name there, or any. Programs with
 // different prefixes do not exclude each other, and nothing else shows that. It is empty if there are none.
-func (a *app) elsewhere(ctx context.Context, suffix string) string {
+func (a *app) elsewhere(ctx context.Context, name string) string {
 	u, err := driver.ParseURL(a.location)
 	if err != nil || !strings.Contains(u.Scheme, "redis") {
 		return ""
@@ -38,15 +38,28 @@ func (a *app) elsewhere(ctx context.Context, suffix string) string {
 	}
 	defer c.Close()
 	var found []string
-	for name, err := range c.List(ctx, "") {
+	for key, err := range c.List(ctx, "") {
 		if err != nil || len(found) == maxElsewhere {
 			break
 		}
-		if strings.HasSuffix(name, suffix) && name != ours+suffix && (suffix != "" || !strings.HasPrefix(name, ours)) {
-			found = append(found, name)
+		if underAnother(key, name, ours) {
+			found = append(found, key)
 		}
 	}
 	return describeElsewhere(found, ours)
+}
+
+// underAnother reports whether key is a lock under another prefix than ours, whose name there is name, or any for "". A prefix
+// ends as prefixes do: "banana" is no lock "a".
+func underAnother(key, name, ours string) bool {
+	prefix, ok := strings.CutSuffix(key, name)
+	switch {
+	case ours != "" && strings.HasPrefix(key, ours):
+		return false
+	case name == "", !ok, prefix == "":
+		return ok && ours != ""
+	}
+	return strings.Contains(":/.#|", prefix[len(prefix)-1:])
 }
 
 func describeElsewhere(found []string, ours string) string {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -245,6 +246,27 @@ func TestShowFree(t *testing.T) {
   "waiter_count": 0
 }
 `, "--url", "mem:free", "show", "--json", "free one")
+}
+
+func TestWhatIsUnderAnotherPrefix(t *testing.T) {
+	for _, test := range []struct {
+		key, name, ours string
+		want            bool
+	}{
+		{"locks:report", "report", "", true},
+		{"locks:report", "report", "app:", true},
+		{"report", "report", "app:", true},
+		{"report", "report", "", false}, // it is the lock itself
+		{"app:report", "report", "app:", false},
+		{"app:old:report", "report", "app:", false}, // another name here
+		{"banana", "a", "", false},
+		{"nightly-report", "report", "app:", false},
+		{"locks:report", "", "app:", true},
+		{"app:report", "", "app:", false},
+		{"locks:report", "", "", false},
+	} {
+		expect.Equal(t, underAnother(test.key, test.name, test.ours), test.want, fmt.Sprintf("%+v", test))
+	}
 }
 
 // Programs with different prefixes do not exclude each other; ls and show hint at it where they find nothing.
