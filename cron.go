@@ -14,8 +14,8 @@ import (
 //
 //	ran, err := locks.Cron(ctx, "report", 5*time.Minute, report)
 //
-// A tick is run once, however short the job is, as long as the hosts' clocks differ by less than two thirds of every, or by
-// less than 90 s: the lock is held for that time at least, also if the program ends or dies meanwhile. Where a
+// A tick is run once, however short the job is, as long as the hosts' clocks differ by less than two thirds of every and
+// less than 90 s: the lock is held for the shorter of these at least, also if the program ends or dies meanwhile. Where a
 // hold ends with its session (Caps.Session), Cron returns only then, and a host that dies lets go when its session ends: then a
 // host whose clock is behind runs the tick again.
 //

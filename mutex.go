@@ -57,7 +57,7 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context) error) error
 // TryDo runs f as Do does if the lock is free now, and reports whether it ran f. If another Owner
 // holds the lock, TryDo returns false and no error. Other errors with false come from TryLock.
 //
-// With MinHold it guards a scheduled job that all hosts start at the same time: one of them runs it.
+// For a scheduled job that all hosts start at the same time there is Client.Cron.
 func (m *Mutex) TryDo(ctx context.Context, f func(ctx context.Context) error) (ran bool, err error) {
 	if f == nil {
 		return false, noWork("trydo", m.l.s.name)

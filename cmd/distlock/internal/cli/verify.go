@@ -26,8 +26,9 @@ const verifyHelp = `Verify runs distlock's conformance checks against your serve
 a summary. With -v it prints a line for each promise: ok, not claimed (this kind of server
 does not support it, and says so), not testable (it needs a broken network or a right that is
 withdrawn, which only the tests of the backend have), or BROKEN with the reason. It is safe
-beside other users: it uses locks with random names and releases them. It opens at most 20 connections, and at most half of the free ones of a MySQL,
-MariaDB or PostgreSQL server; with few connections, it runs fewer checks at once.
+beside other users: it uses locks with random names and releases them. It opens at most 20
+connections, and at most half of the free ones of a MySQL, MariaDB or PostgreSQL server; with few
+connections, it runs fewer checks at once.
 
 A check counts as not run if the server can't be reached or refuses a connection, or
 if the time is up. Then its promise may be kept or broken.
