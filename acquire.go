@@ -597,6 +597,7 @@ func unlockDeclined(e *env, ctx context.Context, l *Lease) {
 
 // unlockSilently unlocks a lease that no caller has got, and reports nothing. A release without an answer is retried.
 func unlockSilently(ctx context.Context, l *Lease) {
+	l.neverUsed()
 	if core := l.core(); core.end(ErrReleased) {
 		_ = l.h.unlock(ctx, core, nil)
 		return

@@ -51,6 +51,7 @@ type hold struct {
 	longestTTL atomic.Int64 // the greatest TTL that a request had beyond that of the terms; raised under sh.mu
 	gone       atomic.Bool  // the backend says that it is gone, or it was lost
 	reported   atomic.Bool  // its grant was, to the observer
+	unused     atomic.Bool  // nothing ran under it, so MinHold does not keep it
 	life       renew.Hold
 }
 

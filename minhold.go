@@ -9,10 +9,25 @@ import (
 
 // minHoldLeft returns how long the hold has to be kept for MinHold.
 func (h *hold) minHoldLeft() time.Duration {
-	if h.s.minHold == 0 {
+	if h.s.minHold == 0 || h.unused.Load() {
 		return 0 // such a hold may be handed off, which changes since
 	}
 	return h.since + h.s.minHold - h.env.now()
+}
+
+// unlockUnused unlocks a lease that no caller got.
+func (l *Lease) unlockUnused(ctx context.Context) error {
+	l.neverUsed()
+	return l.Unlock(ctx)
+}
+
+// neverUsed frees a hold from MinHold, if l is its only lease.
+func (l *Lease) neverUsed() {
+	l.h.sh.mu.Lock()
+	defer l.h.sh.mu.Unlock()
+	if l.h.lease == l.core() && len(l.h.nested) == 0 {
+		l.h.unused.Store(true)
+	}
 }
 
 // keep goes on renewing the hold, whose leases have ended, where it would end before MinHold is over, and has it released

@@ -251,3 +251,36 @@ func TestMinHold(t *testing.T) {
 }
 
 // The end of a hold, and the rest of it at the backend.
+
+// Several locks of which one is refused are free at once: nothing ran under the others, which MinHold does not keep.
+func TestMinHoldOfSeveralLocksOfWhichOneIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+		held := mustLock(t, other.Mutex("b"))
+		both := distlock.Multi(c.Mutex("a", distlock.MinHold(time.Minute)), c.Mutex("b", distlock.MinHold(time.Minute)))
+		_, err := both.TryLock(t.Context())
+		expect.Be(t, err, distlock.ErrHeld, "TryLock")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = both.Lock(ctx)
+		expect.Be(t, err, distlock.ErrHeld, "Lock")
+		mustUnlock(t, must.Get(other.Mutex("a").TryLock(t.Context()))(t))
+		mustUnlock(t, held)
+	})
+}
+
+// A lock that no caller got, since the observer panicked, is not kept by MinHold.
+func TestMinHoldOfALockThatNobodyGot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		watch := &distlock.Observer{Granted: func(distlock.Event) { panic("observer") }}
+		c, other := client(t, store.Connect(), &distlock.Options{Observer: watch}), client(t, store.Connect(), nil)
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = c.Mutex("a", distlock.MinHold(time.Minute)).TryLock(t.Context())
+		}()
+		synctest.Wait()
+		mustUnlock(t, must.Get(other.Mutex("a").TryLock(t.Context()))(t))
+	})
+}

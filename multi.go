@@ -83,7 +83,7 @@ func (m *MultiLock) takeAll(ctx context.Context, op string, one func(lock, conte
 	all, taken := &MultiLease{}, false
 	defer func() {
 		if !taken {
-			failed = join(failed, all.Unlock(ctx)) // also if an observer panics
+			failed = join(failed, all.unlock(ctx, (*Lease).unlockUnused)) // also if an observer panics
 		}
 	}()
 	for _, l := range m.locks {
@@ -130,11 +130,13 @@ func (m *MultiLease) Err() error {
 }
 
 // Unlock releases all leases, the last first, even if some fail; see Lease.Unlock.
-func (m *MultiLease) Unlock(ctx context.Context) error {
+func (m *MultiLease) Unlock(ctx context.Context) error { return m.unlock(ctx, (*Lease).Unlock) }
+
+func (m *MultiLease) unlock(ctx context.Context, one func(*Lease, context.Context) error) error {
 	var errs []error
 	func() {
 		for _, l := range m.leases {
-			defer func() { errs = append(errs, l.Unlock(ctx)) }() // also if an observer panics
+			defer func() { errs = append(errs, one(l, ctx)) }() // also if an observer panics
 		}
 	}()
 	return errors.Join(errs...)
