@@ -108,7 +108,8 @@ func TestCronOfAFleet(t *testing.T) {
 			for n := range ticks {
 				time.Sleep(time.Until(begun.Add(time.Duration(n)*every + time.Duration(h)*every/10)))
 				p := command(t, url, "cron", "--every", every.String(), "report", "-c", "echo $DISTLOCK_FENCE >> "+log)
-				if err := p.Run(); err != nil {
+				// On a machine that stands still for seconds a run loses its lock, which is no run more.
+				if err := p.Run(); err != nil && p.ProcessState.ExitCode() != exitLost {
 					t.Errorf("host %d, tick %d: %v, %s", h, n, err, p.errors.String())
 				}
 			}
