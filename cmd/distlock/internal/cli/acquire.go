@@ -76,8 +76,8 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 		if again == nil {
 			return b, nil
 		}
-		if ctx.Err() == nil {
-			err = again // not the end of ctx, which says nothing about the server
+		if !errors.Is(again, distlock.ErrUnavailable) {
+			err = again // else the first error says more: the server was asked what it is
 		}
 	}
 	return nil, cmp.Or(caughtBy(ctx), err)

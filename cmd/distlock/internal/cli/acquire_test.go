@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,16 @@ func TestWaitForAServerThatIsDown(t *testing.T) {
 	}
 	s.Kill()
 	finishWith(t, s.URL(), exitUnreachable, "run", "--wait", "500ms", "door", "--", "true")
+}
+
+// A wait for a server ends with what is wrong there, however often it was asked in vain.
+func TestWaitForAnotherKindOfServer(t *testing.T) {
+	t.Parallel()
+	addr := must.Get(url.Parse(testserver.SharedEtcd(t).URL()))(t).Host
+	p := finishWith(t, "redis://"+addr, exitUnreachable, "run", "--wait", "2s", "door", "--", "true")
+	if text := p.errors.String(); !strings.Contains(text, addr+" speaks HTTP, not Redis") {
+		t.Errorf("it says: %s", text)
+	}
 }
 
 // A run under a lock does not wait for its own end.
