@@ -23,10 +23,19 @@ type watched interface {
 // SameAsClaims makes random attempts and releases by few owners, on each of many names, and compares every answer with
 // that of package claims, and what Inspect shows in the end.
 func SameAsClaims(t *testing.T, b watched, names int, end func(name, owner string)) {
+	sameAsClaims(t, &model{b: b, end: end, changes: true}, names)
+}
+
+// SameAsClaimsOfOneMode is SameAsClaims with owners that keep to one mode.
+func SameAsClaimsOfOneMode(t *testing.T, b watched, names int, end func(name, owner string)) {
+	sameAsClaims(t, &model{b: b, end: end}, names)
+}
+
+func sameAsClaims(t *testing.T, of *model, names int) {
 	for i := range names {
 		name := fmt.Sprintf("same as claims %d", i)
 		seed := rand.Uint64()
-		m := &model{b: b, end: end, random: rand.New(rand.NewPCG(seed, 0)), name: name}
+		m := &model{b: of.b, end: of.end, changes: of.changes, random: rand.New(rand.NewPCG(seed, 0)), name: name}
 		since := time.Now()
 		err := m.run(t.Context())
 		// The turn of a first place that does not come ends in the database, and not in the model.
@@ -38,13 +47,14 @@ func SameAsClaims(t *testing.T, b watched, names int, end func(name, owner strin
 
 // model is one lock, as the backend has it and as it should be.
 type model struct {
-	b      watched
-	end    func(name, owner string)
-	random *rand.Rand
-	name   string
-	lock   claims.Lock
-	fence  uint64
-	done   []string
+	b       watched
+	end     func(name, owner string)
+	changes bool // owners change their modes
+	random  *rand.Rand
+	name    string
+	lock    claims.Lock
+	fence   uint64
+	done    []string
 }
 
 // mixes are the modes of the owners of one lock.
@@ -83,7 +93,7 @@ func (m *model) run(ctx context.Context) error {
 			continue
 		}
 		now := *r
-		if m.random.IntN(8) == 0 { // an owner changes its mind
+		if m.changes && m.random.IntN(8) == 0 { // an owner changes its mind
 			now.Mode = modes[m.random.IntN(len(modes))]
 		}
 		if err := m.step(ctx, now); err != nil {
