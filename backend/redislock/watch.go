@@ -30,15 +30,15 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	}
 	m, key := b.layout.Mode(r.Mode), b.layout.Prefix+r.Name
 	_, braces := layouts.Braced(key)
-	w := &releaseWaiter{owner: r.Owner, alone: r.Queue && m.OwnChannels, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	if err := b.await(ctx, w, r.Name, m.ChannelFor(key, r), m.Wakes); err != nil {
+	w := &releaseWaiter{owner: r.Owner, lets: m.Wakes, alone: r.Queue && m.OwnChannels, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	if err := b.await(ctx, w, r.Name, m.ChannelFor(key, r)); err != nil {
 		return driver.Watch{}, err
 	}
 	if !w.alone {
 		return driver.Watch{Ready: w.ready, Close: func() { b.releases.remove(w) }}, nil
 	}
-	java := &releaseWaiter{braces: braces, ready: w.ready, armed: make(chan error, 1)}
-	if err := b.await(ctx, java, r.Name, m.Channel(key), m.Wakes); err != nil {
+	java := &releaseWaiter{lets: m.Wakes, braces: braces, ready: w.ready, armed: make(chan error, 1)}
+	if err := b.await(ctx, java, r.Name, m.Channel(key)); err != nil {
 		b.releases.remove(w)
 		return driver.Watch{}, err
 	}
@@ -49,8 +49,8 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 }
 
 // await arms w on a channel.
-func (b *Backend) await(ctx context.Context, w *releaseWaiter, name, channel string, lets func(string) int) error {
-	if err := b.releases.add(ctx, w, b.layout.Prefix+name, channel, lets); err != nil {
+func (b *Backend) await(ctx context.Context, w *releaseWaiter, name, channel string) error {
+	if err := b.releases.add(ctx, w, b.layout.Prefix+name, channel); err != nil {
 		return err
 	}
 	var err error
@@ -88,12 +88,12 @@ func newReleaseNotifier(s *redisconn.Subscriptions) *releaseNotifier {
 	return &releaseNotifier{subscriptions: s, channels: map[string]*releaseChannel{}, byOwner: map[string]*releaseWaiter{}}
 }
 
-// add lets w wait for messages on a channel of the lock key. lets says how many a message lets in.
-func (n *releaseNotifier) add(ctx context.Context, w *releaseWaiter, key, channel string, lets func(message string) int) error {
+// add lets w wait for messages on a channel of the lock key.
+func (n *releaseNotifier) add(ctx context.Context, w *releaseWaiter, key, channel string) error {
 	n.mu.Lock()
 	c := n.channels[channel]
 	if c == nil {
-		c = &releaseChannel{n: n, name: channel, lets: lets}
+		c = &releaseChannel{n: n, name: channel}
 		n.channels[channel] = c
 	}
 	w.channel = c
@@ -134,7 +134,7 @@ func (n *releaseNotifier) forget(w *releaseWaiter) {
 	}
 	n.waiters.Add(-1)
 	if w.woken {
-		c.wake(1)
+		c.wake(func(*releaseWaiter) int { return 1 })
 	}
 }
 
@@ -153,6 +153,7 @@ func (n *releaseNotifier) retried(owner string) {
 // releaseWaiter is one watch. The notifier's mutex guards everything but the Go channels.
 type releaseWaiter struct {
 	owner   string
+	lets    func(message string) int // how many of its kind a message lets in
 	channel *releaseChannel
 	ready   chan struct{} // holds a signal that was not taken yet
 	armed   chan error    // gets one answer
@@ -183,16 +184,15 @@ func (w *releaseWaiter) wake() bool {
 type releaseChannel struct {
 	n       *releaseNotifier
 	name    string
-	lets    func(message string) int
 	waiters []*releaseWaiter
 }
 
-// wake wakes up to n waiters that have no signal yet, the oldest first. It wakes that many for each of
-// the locks a and {a}, since a message does not say which of them it is about.
-func (c *releaseChannel) wake(n int) {
+// wake wakes waiters that have no signal yet, the oldest first: each of which fewer than lets says were woken before it. It counts
+// those of the locks a and {a} apart, since a message does not say which of them it is about.
+func (c *releaseChannel) wake(lets func(*releaseWaiter) int) {
 	woken := map[bool]int{}
 	for _, w := range c.waiters {
-		if woken[w.braces] < n && w.wake() {
+		if woken[w.braces] < lets(w) && w.wake() {
 			w.woken = true
 			woken[w.braces]++
 		}
@@ -218,7 +218,7 @@ func (c *releaseChannel) Received(message string) {
 	c.n.mu.Lock()
 	defer c.n.mu.Unlock()
 	if len(message) != layouts.OwnerLen {
-		c.wake(c.lets(message))
+		c.wake(func(w *releaseWaiter) int { return w.lets(message) })
 	} else if w := c.n.byOwner[message]; w != nil {
 		w.wake()
 	}

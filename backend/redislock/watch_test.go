@@ -65,6 +65,25 @@ func TestWatchWakesAsManyAsMayEnter(t *testing.T) {
 	})
 }
 
+// Waiters of several kinds share a channel: each kind is woken by its own rule.
+func TestWatchesOfSeveralKinds(t *testing.T) {
+	b := openOwn(t, testserver.SharedRedis(t).Addr(), Options{})
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	first := armWatch(t, b, request(r.Name, driver.Exclusive))
+	readers, _ := armMany(t, b, r.Name, driver.Read, 3)
+	last := armWatch(t, b, request(r.Name, driver.Exclusive))
+	release(t, b, r)
+	signalled(t, first)
+	eventually(t, "the readers are woken", func() bool { return signals(readers) == len(readers) })
+	if len(last.Ready) > 0 {
+		t.Error("two that hold alone were woken")
+	}
+	for _, w := range append(readers, first, last) {
+		w.Close()
+	}
+}
+
 // A waiter that was woken and leaves without a retry passes the message on.
 func TestWatchHandsOnWhatItDoesNotUse(t *testing.T) {
 	srv := testserver.SharedRedis(t)
