@@ -128,7 +128,7 @@
 // A lock is taken in one round trip, by SET NX, XADD, GET and EXISTS. It is renewed and released in
 // two, on a connection of the client's pool that the call has to itself: WATCH, MGET and PTTL,
 // then MULTI, the change, and EXEC. A refused attempt uses up a fence. The value of a lock lacks its
-// fence, so Inspect does not show it. A counter that is lost and used again within the same
+// fence until the first renewal, and Inspect does too. A counter that is lost and used again within the same
 // millisecond may repeat a fence, where scripts look at the clock's microseconds. Inspect and List
 // show plain locks only.
 //
@@ -140,7 +140,7 @@
 //   - with scripts: EVALSHA, EVAL and the commands in scripts/composed; with replicas: WAIT. DELIFEQ or DELEX is used if the
 //     user may send it and COMMAND INFO;
 //   - without: SET GET PTTL EXISTS XADD, WATCH UNWATCH MGET MULTI EXEC PEXPIRE DEL LINDEX
-//     PUBLISH; for Inspect and List TYPE TIME LRANGE SCAN GETRANGE.
+//     PUBLISH, and LRANGE to notify several readers at once; for Inspect and List TYPE TIME LRANGE SCAN GETRANGE.
 //
 // A cluster needs CLUSTER SLOTS besides, and for sharded messages PUBSUB SHARDNUMSUB,
 // SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE. A user who may not send PUBSUB SHARDNUMSUB gets classic

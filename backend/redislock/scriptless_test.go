@@ -180,6 +180,36 @@ func TestScriptlessPassesNoPlace(t *testing.T) {
 	})
 }
 
+// Waiters that were queued by scripts, and may hold together, are all notified.
+func TestScriptlessNotifiesAllThatMayHold(t *testing.T) {
+	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
+		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
+		with = opened(t, with, err)
+		for want, modes := range map[int][]driver.Mode{
+			3: {driver.Read, driver.Read, driver.Read, driver.Write, driver.Read}, 2: {driver.Counted, driver.Counted, driver.Counted}, 1: {driver.Write, driver.Read},
+		} {
+			r := request("", driver.Exclusive)
+			acquire(t, b, r)
+			line := places(t, with, r.Name, modes...)
+			var watches []driver.Watch
+			for _, waiter := range line {
+				watches = append(watches, armWatch(t, with, waiter))
+			}
+			release(t, b, r)
+			for i, w := range watches[:want] {
+				signalled(t, w)
+				acquire(t, with, line[i])
+			}
+			if n := signals(watches[want:]); n > 0 {
+				t.Errorf("of %v %d were notified that may not hold", modes, n)
+			}
+			for _, w := range watches {
+				w.Close()
+			}
+		}
+	})
+}
+
 func TestScriptlessWrongKeys(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		c, ctx := raw(t, srv.Addr()), t.Context()

@@ -300,6 +300,21 @@ func TestDeletedNameIsFree(t *testing.T) {
 	}
 }
 
+// A limit beyond what a Lua number has exactly is one limit in all calls.
+func TestVeryLargeLimit(t *testing.T) {
+	b, _ := stringOf(t)
+	r := request("", driver.Counted)
+	r.Limit = 1<<53 + 1
+	acquire(t, b, r)
+	acquire(t, b, r)
+	renewed(t, b, r.Hold)
+	info := must.Get(b.Inspect(t.Context(), r.Name))(t)
+	if info.Limit != r.Limit || len(info.Holders) != 1 {
+		t.Errorf("inspect: %+v", info)
+	}
+	release(t, b, r)
+}
+
 // A marker without its holders, as after an eviction, keeps others out until it ends, and can be broken.
 func TestMarkerWithoutHolders(t *testing.T) {
 	b, c := stringOf(t)

@@ -259,31 +259,45 @@ var aloneModes = []driver.Mode{driver.Exclusive, driver.Write}
 // Inspect knows how long a lock has been held before its first renewal, and its fence behind that.
 func TestInspectBeforeTheFirstRenewal(t *testing.T) {
 	srv := testserver.SharedRedis(t)
-	b := openOwn(t, srv.Addr(), Options{})
-	warm(t, b, driver.Exclusive)
-	for _, mode := range aloneModes {
-		r := request("", mode)
-		r.Meta = map[string]string{"pid": "7"}
-		g := acquire(t, b, r)
-		wants := func(fence uint64) {
-			t.Helper()
-			info := must.Get(b.Inspect(t.Context(), r.Name))(t)
-			if len(info.Holders) != 1 || info.Mode != mode {
-				t.Fatalf("%v: %+v", mode, info)
-			}
-			h := info.Holders[0]
-			if h.Owner != r.Owner || h.Mode != mode || h.Fence != fence || h.Held < 0 || h.Held > time.Minute || h.Meta["pid"] != "7" || h.Foreign {
-				t.Errorf("holder %+v, want fence %d", h, fence)
+	for _, o := range []Options{{}, {Scripts: ScriptsOff}} {
+		b := openOwn(t, srv.Addr(), o)
+		warm(t, b, driver.Exclusive)
+		for _, mode := range aloneModes {
+			if b.Caps().Modes.Has(mode) {
+				inspectAround(t, b, mode)
 			}
 		}
-		wants(0)
-		r.Fence = g.Last()
-		for range 2 {
-			must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
-			wants(g.Fence)
-		}
-		release(t, b, r)
 	}
+}
+
+func inspectAround(t *testing.T, b *Backend, mode driver.Mode) {
+	r := request("", mode)
+	r.Meta = map[string]string{"pid": "7"}
+	g := acquire(t, b, r)
+	wants := func(fence uint64) (age time.Duration) {
+		t.Helper()
+		info := must.Get(b.Inspect(t.Context(), r.Name))(t)
+		if len(info.Holders) != 1 || info.Mode != mode {
+			t.Fatalf("%v: %+v", mode, info)
+		}
+		h := info.Holders[0]
+		if h.Owner != r.Owner || h.Mode != mode || h.Fence != fence || h.Held < 0 || h.Held > time.Minute || h.Meta["pid"] != "7" || h.Foreign {
+			t.Errorf("holder %+v, want fence %d", h, fence)
+		}
+		return h.Held
+	}
+	age := wants(0)
+	r.Fence = g.Last()
+	for range 2 {
+		time.Sleep(20 * time.Millisecond)
+		must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+		if older := wants(g.Fence); older < age+10*time.Millisecond {
+			t.Errorf("%v: %v old, and later %v", mode, age, older)
+		} else {
+			age = older
+		}
+	}
+	release(t, b, r)
 }
 
 // Where the server deletes a key that has a certain value, the release of a lock that was not renewed needs no script. A

@@ -58,6 +58,15 @@ func unfenced(h driver.Hold, meta string) string {
 	return h.Owner + " " + meta + " -" + Millis(h.TTL) + letter
 }
 
+// Fenced returns a note with its fence, if that is known and the note lacks it.
+func (l *Layout) Fenced(note string, fence uint64) (_ string, ok bool) {
+	end := strings.LastIndexByte(note, ' ') + 1
+	if fence == 0 || !strings.HasPrefix(note[end:], "-") {
+		return "", false
+	}
+	return note[:end] + l.ID(fence), true
+}
+
 func (n *Notes) encoded(meta map[string]string) string {
 	last := n.last.Load()
 	if last == nil || reflect.ValueOf(last.meta).Pointer() != reflect.ValueOf(meta).Pointer() {

@@ -41,6 +41,27 @@ func (l *Layout) Waiter(written string, left int64) driver.Holder {
 // placeModes are the modes of the waiters of the layout "string", whose letters stand behind the Owner.
 var placeModes = map[byte]driver.Mode{'w': driver.Write, 'r': driver.Read, 'p': driver.Counted}
 
+// Shares reports whether the owner of a place in the queue shares the lock with others.
+func Shares(place string) bool {
+	return len(place) > OwnerLen && !placeModes[place[OwnerLen]].Alone()
+}
+
+// Together returns those at the head of a queue that may hold together. They share the lock.
+func Together(places []string) []string {
+	if len(places) == 0 || !Shares(places[0]) {
+		return places[:min(1, len(places))]
+	}
+	kind, room := places[0][OwnerLen:], len(places)
+	if limit, err := strconv.Atoi(kind[1:]); err == nil {
+		room = min(room, limit)
+	}
+	n := 1
+	for n < room && Shares(places[n]) && places[n][OwnerLen:] == kind {
+		n++
+	}
+	return places[:n]
+}
+
 // Shared reads the marker of a lock that is held by readers or permits: false for any other string.
 func Shared(value string) (mode driver.Mode, limit int, ok bool) {
 	if value == "shared read" {

@@ -63,7 +63,10 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 func (s *Store) again(ctx context.Context, r driver.Request) (id string, err error) {
 	id, err = s.draw(ctx, r.Name)
 	if err == nil {
-		err = s.renewOne(ctx, r.Hold)
+		h := r.Hold
+		if h.Fence, err = s.Layout.Fence(id, r.Owner); err == nil {
+			err = s.renewOne(ctx, h)
+		}
 	}
 	if errors.Is(err, driver.ErrLost) {
 		err = errors.New("the lock ended while it was acquired again")
@@ -148,20 +151,39 @@ func (s *Store) Release(ctx context.Context, h driver.Hold) error {
 	return s.free(ctx, h, [][]string{s.PubSub.Publish(s.mode().Channel(s.Layout.Prefix+h.Name), "0")})
 }
 
-// free ends a hold, and then publishes messages and one to the first in the queue, if any. What becomes of the messages
+// free ends a hold, and then publishes messages and one to each at the head of the queue that may hold now. What becomes of the messages
 // changes nothing: the lock is free, and a waiter that is not notified finds that out by itself.
 func (s *Store) free(ctx context.Context, h driver.Hold, messages [][]string) error {
 	name := s.Layout.Prefix + h.Name
 	behind := append([][]string{{"LINDEX", s.Layout.QueueKeys(name)[0], "0"}}, messages...)
-	got, err := s.change(ctx, h, func(int64) [][]string { return [][]string{{"DEL", name}} }, behind)
+	got, err := s.change(ctx, h, func(string, int64) [][]string { return [][]string{{"DEL", name}} }, behind)
 	if err != nil {
 		return err
 	}
 	if first := redisconn.Text(got[0].Reply); first != "" {
-		s.Client.Do(ctx, name, s.PubSub.Publish(s.mode().ClientChannel(name, first), first[:min(len(first), layouts.OwnerLen)]))
+		s.notify(ctx, name, first)
 	}
 	return nil
 }
+
+// notify notifies the first in the queue, and those behind it that share the lock with it.
+func (s *Store) notify(ctx context.Context, name, first string) {
+	places := []string{first}
+	if layouts.Shares(first) {
+		reply, _ := s.Client.Do(ctx, name, []string{"LRANGE", s.Layout.QueueKeys(name)[0], "0", lastNotified})
+		if head := layouts.Together(redisconn.Texts(reply)); len(head) > 0 {
+			places = head
+		}
+	}
+	messages := make([][]string, len(places))
+	for i, place := range places {
+		messages[i] = s.PubSub.Publish(s.mode().ClientChannel(name, place), place[:min(len(place), layouts.OwnerLen)])
+	}
+	s.Client.DoAll(ctx, name, messages)
+}
+
+// lastNotified is the index of the last place that a release notifies, as in scripts/line.lua.
+const lastNotified = "63"
 
 // renewalsAtOnce is how many connections the renewals of one call take.
 const renewalsAtOnce = 8
@@ -183,9 +205,13 @@ func (s *Store) Renew(ctx context.Context, holds []driver.Hold) []error {
 }
 
 func (s *Store) renewOne(ctx context.Context, h driver.Hold) error {
-	_, err := s.change(ctx, h, func(left int64) [][]string {
-		life := max(layouts.CeilMillis(h.TTL), left) // a renewal may arrive late
-		writes := [][]string{{"PEXPIRE", s.Layout.Prefix + h.Name, strconv.FormatInt(life, 10)}}
+	_, err := s.change(ctx, h, func(value string, left int64) [][]string {
+		key := s.Layout.Prefix + h.Name
+		life := strconv.FormatInt(max(layouts.CeilMillis(h.TTL), left), 10) // a renewal may arrive late
+		writes := [][]string{{"PEXPIRE", key, life}}
+		if note, ok := s.Layout.Fenced(value, h.Fence); ok {
+			writes[0] = []string{"SET", key, note, "XX", "PX", life}
+		}
 		if h.Floor >= s.Layout.Span {
 			writes = append(writes, s.xadd(h.Name, s.Layout.FloorID(h.Floor)))
 		}
@@ -196,10 +222,10 @@ func (s *Store) renewOne(ctx context.Context, h driver.Hold) error {
 
 var errChanging = errors.New("the lock was changed again and again while it was looked at")
 
-// change makes the writes of a hold, all or none, unless it is lost. The first write answers 0 if the key is gone. left
+// change makes the writes of a hold, all or none, unless it is lost. The first write answers 0 or nil if the key is gone. left
 // is the rest of the key's TTL in ms. The commands behind are sent together with the writes, and change returns
 // their answers. They are no part of the transaction: one that is refused would undo it.
-func (s *Store) change(ctx context.Context, h driver.Hold, writes func(left int64) [][]string, behind [][]string) ([]redisconn.Answer, error) {
+func (s *Store) change(ctx context.Context, h driver.Hold, writes func(value string, left int64) [][]string, behind [][]string) ([]redisconn.Answer, error) {
 	name := s.Layout.Prefix + h.Name
 	var results []any
 	var answers []redisconn.Answer
@@ -212,11 +238,12 @@ func (s *Store) change(ctx context.Context, h driver.Hold, writes func(left int6
 				}
 				return err
 			}
-			if value := redisconn.Texts(got[1].Reply); len(value) != 1 || !plain.OwnedBy(value[0], h.Owner) {
+			value := redisconn.Texts(got[1].Reply)
+			if len(value) != 1 || !plain.OwnedBy(value[0], h.Owner) {
 				send([][]string{{"UNWATCH"}})
 				return nil
 			}
-			commands := append(append([][]string{{"MULTI"}}, writes(redisconn.Integer(got[2].Reply))...), []string{"EXEC"})
+			commands := append(append([][]string{{"MULTI"}}, writes(value[0], redisconn.Integer(got[2].Reply))...), []string{"EXEC"})
 			all := send(append(commands, behind...))
 			got = all[:len(commands)]
 			answers = all[len(commands):]
@@ -234,7 +261,7 @@ func (s *Store) change(ctx context.Context, h driver.Hold, writes func(left int6
 	if err != nil {
 		return nil, err
 	}
-	if len(results) > 0 && results[0] != int64(0) {
+	if len(results) > 0 && results[0] != int64(0) && results[0] != nil {
 		return answers, nil
 	}
 	// Only a master knows that a hold is lost: a replica refuses the write, which changes nothing.

@@ -38,7 +38,7 @@ end
 -- Most locks have no queue: this part needs nothing of the rest.
 local holders, notes, queue, tickets = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local kind, limit = ARGV[4], tonumber(string.sub(ARGV[4], 2))
-local marker = limit and string.format('shared permits %d', limit) or 'shared read'
+local marker = limit and 'shared permits ' .. string.sub(kind, 2) or 'shared read'
 local owner = string.sub(ARGV[1], 1, 36)
 local place = owner .. kind
 local t = redis.call('TIME')
