@@ -1,19 +1,14 @@
 -- freed notifies the first waiter in the queue, or all other waiters if the queue is empty.
 -- In Java both kinds may wait for one lock, and the latter do not respect the queue. Java notifies
 -- each waiter in the queue on a channel of its own, and ours beside Java's too. Java reads 00 as 0, and
--- ours ignore it. Otherwise the waiters of a client share a channel, named after the common start of
--- their Owners, and the message names the waiter.
+-- ours ignore it.
 local function freed(channel)
   local first = ask('LINDEX', queue, 0) -- other data there is no queue
   first = first and lasting(first, clock())
-  if first and scores then
+  if first then
     publish(channel .. ':' .. first, '0')
-  elseif first then
-    publish(channel .. ':' .. string.sub(first, 1, 18), first)
   end
-  if scores or not first then
-    publish(channel, first and '00' or '0')
-  end
+  publish(channel, first and '00' or '0')
 end
 
 -- quit ends a ticket. If the lock is free and the ticket was the first one, or there is none, the first waiter is

@@ -23,19 +23,15 @@ end
 -- the last ticket, except Java's two: its tickets last longer than their scores say.
 local function enqueue(who, first, ttl, now)
   local ends = first and redis.call('ZSCORE', tickets, who)
-  local before = scores and first and first ~= who and redis.call('LINDEX', queue, -1)
-  if not ends and not (scores and redis.call('ZSCORE', scores, who)) then
+  local before = first and first ~= who and redis.call('LINDEX', queue, -1)
+  if not ends and not redis.call('ZSCORE', scores, who) then
     redis.call('RPUSH', queue, who)
   end
   -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
   -- one for longer.
   local last = math.max(ttl + 1, (ends or 0) - now)
   redis.call('ZADD', tickets, now + last, who)
-  if scores then
-    last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
-  elseif not first or redis.call('PTTL', queue) < last then
-    redis.call('PEXPIRE', queue, last)
-  end
+  last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
   if not first or redis.call('PTTL', tickets) < last then
     redis.call('PEXPIRE', tickets, last)
   end
@@ -43,7 +39,7 @@ end
 
 -- front puts a waiter of ours back that Java has dropped too early: it was the first.
 local function front(who, now)
-  if not scores or not redis.call('ZSCORE', tickets, who) or redis.call('ZSCORE', scores, who) then
+  if not redis.call('ZSCORE', tickets, who) or redis.call('ZSCORE', scores, who) then
     return
   end
   for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do

@@ -1,6 +1,6 @@
--- The queue of an exclusive lock. queue is the list of waiters, the next one first. tickets has
+-- The queue of an exclusive lock of Redisson's. queue is the list of waiters, the next one first. tickets has
 -- the end of each of our waiters' tickets, by the server's clock in ms: a TTL after its last
--- attempt. scores has the ends by which Java drops the first waiter; nil if Java takes no part.
+-- attempt. scores has the ends by which Java drops the first waiter.
 local queue, tickets, scores
 
 -- A free lock is kept for the first waiter for this many ms.
@@ -14,9 +14,7 @@ end
 -- leave ends a ticket and reports whether there was one.
 local function leave(who)
   local ours = redis.call('ZREM', tickets, who)
-  if scores then
-    redis.call('ZREM', scores, who)
-  end
+  redis.call('ZREM', scores, who)
   return redis.call('LREM', queue, 1, who) + ours > 0
 end
 
@@ -35,14 +33,14 @@ end
 -- that waiter and when its ticket ends, or nil.
 local function lasting(first, now)
   while first do
-    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scores and scored(first, now) or 0)
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scored(first, now))
     if ends > now then
       return first, ends
     end
     leave(first)
     first = redis.call('LINDEX', queue, 0)
   end
-  redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
+  redis.call('DEL', tickets, scores) -- of a queue that was deleted
 end
 
 -- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It

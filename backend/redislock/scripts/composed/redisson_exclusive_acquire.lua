@@ -87,9 +87,9 @@ end
 local function isMode(mode, left)
   return (mode == 'read' or mode == 'write') and left ~= -1
 end
--- The queue of an exclusive lock. queue is the list of waiters, the next one first. tickets has
+-- The queue of an exclusive lock of Redisson's. queue is the list of waiters, the next one first. tickets has
 -- the end of each of our waiters' tickets, by the server's clock in ms: a TTL after its last
--- attempt. scores has the ends by which Java drops the first waiter; nil if Java takes no part.
+-- attempt. scores has the ends by which Java drops the first waiter.
 local queue, tickets, scores
 
 -- A free lock is kept for the first waiter for this many ms.
@@ -103,9 +103,7 @@ end
 -- leave ends a ticket and reports whether there was one.
 local function leave(who)
   local ours = redis.call('ZREM', tickets, who)
-  if scores then
-    redis.call('ZREM', scores, who)
-  end
+  redis.call('ZREM', scores, who)
   return redis.call('LREM', queue, 1, who) + ours > 0
 end
 
@@ -124,14 +122,14 @@ end
 -- that waiter and when its ticket ends, or nil.
 local function lasting(first, now)
   while first do
-    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scores and scored(first, now) or 0)
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scored(first, now))
     if ends > now then
       return first, ends
     end
     leave(first)
     first = redis.call('LINDEX', queue, 0)
   end
-  redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
+  redis.call('DEL', tickets, scores) -- of a queue that was deleted
 end
 
 -- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It
@@ -167,19 +165,15 @@ end
 -- the last ticket, except Java's two: its tickets last longer than their scores say.
 local function enqueue(who, first, ttl, now)
   local ends = first and redis.call('ZSCORE', tickets, who)
-  local before = scores and first and first ~= who and redis.call('LINDEX', queue, -1)
-  if not ends and not (scores and redis.call('ZSCORE', scores, who)) then
+  local before = first and first ~= who and redis.call('LINDEX', queue, -1)
+  if not ends and not redis.call('ZSCORE', scores, who) then
     redis.call('RPUSH', queue, who)
   end
   -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
   -- one for longer.
   local last = math.max(ttl + 1, (ends or 0) - now)
   redis.call('ZADD', tickets, now + last, who)
-  if scores then
-    last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
-  elseif not first or redis.call('PTTL', queue) < last then
-    redis.call('PEXPIRE', queue, last)
-  end
+  last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
   if not first or redis.call('PTTL', tickets) < last then
     redis.call('PEXPIRE', tickets, last)
   end
@@ -187,7 +181,7 @@ end
 
 -- front puts a waiter of ours back that Java has dropped too early: it was the first.
 local function front(who, now)
-  if not scores or not redis.call('ZSCORE', tickets, who) or redis.call('ZSCORE', scores, who) then
+  if not redis.call('ZSCORE', tickets, who) or redis.call('ZSCORE', scores, who) then
     return
   end
   for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do

@@ -21,9 +21,9 @@ end
 local function publish(channel, message)
   redis.call('PUBLISH', channel, message)
 end
--- The queue of an exclusive lock. queue is the list of waiters, the next one first. tickets has
+-- The queue of an exclusive lock of Redisson's. queue is the list of waiters, the next one first. tickets has
 -- the end of each of our waiters' tickets, by the server's clock in ms: a TTL after its last
--- attempt. scores has the ends by which Java drops the first waiter; nil if Java takes no part.
+-- attempt. scores has the ends by which Java drops the first waiter.
 local queue, tickets, scores
 
 -- A free lock is kept for the first waiter for this many ms.
@@ -37,9 +37,7 @@ end
 -- leave ends a ticket and reports whether there was one.
 local function leave(who)
   local ours = redis.call('ZREM', tickets, who)
-  if scores then
-    redis.call('ZREM', scores, who)
-  end
+  redis.call('ZREM', scores, who)
   return redis.call('LREM', queue, 1, who) + ours > 0
 end
 
@@ -58,14 +56,14 @@ end
 -- that waiter and when its ticket ends, or nil.
 local function lasting(first, now)
   while first do
-    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scores and scored(first, now) or 0)
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scored(first, now))
     if ends > now then
       return first, ends
     end
     leave(first)
     first = redis.call('LINDEX', queue, 0)
   end
-  redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
+  redis.call('DEL', tickets, scores) -- of a queue that was deleted
 end
 
 -- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It
@@ -79,19 +77,14 @@ end
 -- freed notifies the first waiter in the queue, or all other waiters if the queue is empty.
 -- In Java both kinds may wait for one lock, and the latter do not respect the queue. Java notifies
 -- each waiter in the queue on a channel of its own, and ours beside Java's too. Java reads 00 as 0, and
--- ours ignore it. Otherwise the waiters of a client share a channel, named after the common start of
--- their Owners, and the message names the waiter.
+-- ours ignore it.
 local function freed(channel)
   local first = ask('LINDEX', queue, 0) -- other data there is no queue
   first = first and lasting(first, clock())
-  if first and scores then
+  if first then
     publish(channel .. ':' .. first, '0')
-  elseif first then
-    publish(channel .. ':' .. string.sub(first, 1, 18), first)
   end
-  if scores or not first then
-    publish(channel, first and '00' or '0')
-  end
+  publish(channel, first and '00' or '0')
 end
 
 -- quit ends a ticket. If the lock is free and the ticket was the first one, or there is none, the first waiter is
