@@ -300,6 +300,22 @@ func TestDeletedNameIsFree(t *testing.T) {
 	}
 }
 
+// A release ends the place of an owner whose hold had ended before it stood in line.
+func TestPlaceBehindAnEndedHold(t *testing.T) {
+	b, c := stringOf(t)
+	first, r := request("", driver.Read), request("", driver.Read)
+	r.Name, r.Queue = first.Name, true
+	acquire(t, b, first)
+	acquire(t, b, r)
+	must.OK(t, c.ZAddXX(t.Context(), holdersKey(r.Name), zOf(r.Owner, 1)).Err())
+	places(t, b, r.Name, driver.Write)
+	refused(t, b, r, driver.ErrHeld)
+	release(t, b, r)
+	if info := must.Get(b.Inspect(t.Context(), r.Name))(t); len(info.Waiters) != 1 {
+		t.Errorf("waiters %+v, want the writer", info.Waiters)
+	}
+}
+
 // A limit beyond what a Lua number has exactly is one limit in all calls.
 func TestVeryLargeLimit(t *testing.T) {
 	b, _ := stringOf(t)

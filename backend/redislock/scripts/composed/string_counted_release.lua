@@ -144,8 +144,8 @@ end
 value = ask('GET', KEYS[1])
 local kind, room = sharing(value)
 local ends = room and room > 0 and #KEYS == 5 and ask('ZSCORE', KEYS[2], ARGV[1])
-if ends then
-  local now = clock()
+local now = clock()
+if ends and tonumber(ends) > now then -- its owner may have a place behind one that has ended
   redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('HDEL', KEYS[3], ARGV[1])
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
@@ -162,14 +162,13 @@ if ends then
       wake(ARGV[2], kind, room - redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf'))
     end
   end
-  -- One whose end had passed goes too, but its holder had lost it.
-  return tonumber(ends) > now and 1 or 0
+  return 1
 end
 
 -- A place, of whatever kind. It may have kept others out. Who repeats a release, or has deleted the lock without a
 -- script, may owe the first waiter a message.
 if ask('LINDEX', queue, 0) then
-  sweep(clock())
+  sweep(now)
   for _, who in ipairs(redis.call('LRANGE', queue, 0, -1)) do
     if string.sub(who, 1, 36) == ARGV[1] then
       leave(who)
