@@ -168,17 +168,26 @@ func (m *multiplexer) read(c *pipe) {
 		switch {
 		case c.broken != nil:
 		case err == nil:
-			if x := m.answered(c); x != nil {
-				later := x.later
-				m.mu.Unlock()
-				x.end(later)
-				m.mu.Lock()
+			if x := m.answered(c); x != nil && !m.deliver(c, x) {
+				return
 			}
 		case !c.outOfTime(err), late: // once more, if this process was paused and the answer is there
 			m.fail(c, err)
 		}
 	}
 	m.endReading(c)
+}
+
+// deliver ends x, and reports whether more is owed. If not, the caller finds the connection idle, and another goroutine may read.
+func (m *multiplexer) deliver(c *pipe, x *request) (more bool) {
+	later, more := x.later, c.owes()
+	if !more {
+		m.endReading(c)
+	}
+	m.mu.Unlock()
+	x.end(later)
+	m.mu.Lock()
+	return more
 }
 
 // answered gives the first request its answers, and returns it. It returns nil if the server has refused us.
