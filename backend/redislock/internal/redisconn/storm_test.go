@@ -145,6 +145,8 @@ func TestStorm(t *testing.T) {
 			callers.Wait()
 			s.Close()
 			time.Sleep(time.Hour)
+			f.mu.Lock()
+			defer f.mu.Unlock()
 			if len(s.wires) > 0 || f.open > 0 || f.most > 2 {
 				t.Errorf("seed %d: %d connections are left, %d are open, and there were %d", seed, len(s.wires), f.open, f.most)
 			}
