@@ -71,10 +71,10 @@ type rowDialect struct {
 	site     *database
 	notifier *notifier
 
-	take, contend, free, drop, swap, insert, mark, names *sql.Stmt
-	await                                                *sql.Stmt // extend for one hold, which waits
-	extend, read                                         [len(rowSizes)]*sql.Stmt
-	all                                                  []*sql.Stmt
+	take, contend, free, drop, rewrite, swap, insert, mark, names *sql.Stmt
+	await                                                         *sql.Stmt // extend for one hold, which waits
+	extend, read                                                  [len(rowSizes)]*sql.Stmt
+	all                                                           []*sql.Stmt
 }
 
 // rowSizes are the numbers of rows that statements are prepared for. A call with fewer rows repeats
@@ -86,7 +86,7 @@ func (d *rowDialect) prepare(ctx context.Context, table string) error {
 		into **sql.Stmt
 		text string
 	}{
-		{&d.take, sqlTake}, {&d.contend, sqlContend}, {&d.free, sqlFree}, {&d.drop, sqlDrop}, {&d.swap, sqlSwap},
+		{&d.take, sqlTake}, {&d.contend, sqlContend}, {&d.free, sqlFree}, {&d.drop, sqlDrop}, {&d.rewrite, sqlRewrite}, {&d.swap, sqlSwap},
 		{&d.insert, sqlInsert}, {&d.mark, sqlMark}, {&d.names, sqlNames},
 		{&d.await, strings.Replace(sqlExtend, "{skip}", "", 1)},
 	} {
@@ -171,6 +171,12 @@ func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited 
 func (d *rowDialect) Drop(ctx context.Context, h sqlrow.HoldKey) (dropped, waited bool, err error) {
 	n, waiting, err := d.run(ctx, d.drop, named(sqlDrop, map[string]any{"k": keyOf(h.Name), "own": []byte(sqlrow.Own(h.Owner))})...)
 	return n > 0, waiting > 0, err
+}
+
+// Rewrite is one UPDATE, which waits for the row once.
+func (d *rowDialect) Rewrite(ctx context.Context, w sqlrow.Rewriting) (done bool, err error) {
+	n, _, err := changed(d.rewrite.ExecContext(ctx, w.Old, w.New, w.Until, w.Number, w.Key[:], w.Earliest, w.Latest, w.Old))
+	return n > 0, err
 }
 
 // Extend is one UPDATE for all.
@@ -345,6 +351,10 @@ claims = IF(LOCATE(CHAR(10), claims, INSTR(claims, :own)) > 0,
 	IF(INSTR(claims, :own) = 2, NULL, CONCAT(LEFT(claims, INSTR(claims, :own) - 3), ']')))
 WHERE k = :k AND claimed > {now} AND INSTR(claims, :own) > 0 AND {lined}
 	AND CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(SUBSTR(claims, LOCATE('"until":', claims, INSTR(claims, :own)) + 8, 20), '}', 1), ',', 1) AS UNSIGNED) > {now}`
+
+const sqlRewrite = `UPDATE {table} SET
+claims = REPLACE(claims, ?, ?), claimed = GREATEST(claimed, ?), number = GREATEST(number, ?), rev = rev + 1
+WHERE k = ? AND claimed > {now} AND {now} BETWEEN ? AND ? AND INSTR(claims, ?) > 0`
 
 // lined is true if each claim has a line, as this version writes them. Other rows are left to who reads them as JSON.
 const lined = `(LEFT(claims, 11) = '[{"owner":"' AND RIGHT(claims, 2) = '}]' AND INSTR(claims, '},{"owner":') = 0)`

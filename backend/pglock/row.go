@@ -123,6 +123,11 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 	return len(untils), until, err
 }
 
+func (d *rowDialect) Rewrite(ctx context.Context, w sqlrow.Rewriting) (bool, error) {
+	n, err := d.exec(ctx, d.sql.rewrite, w.Key[:], string(w.Old), string(w.New), w.Until, w.Number, w.Earliest, w.Latest)
+	return n == 1, err
+}
+
 func (d *rowDialect) Read(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
 	found, err = scanAll(ctx, d, func(rows *sql.Rows) (sqlrow.Row, error) {
 		var k taken
@@ -272,7 +277,7 @@ func textList(texts []string) string {
 
 // rowStatements are the statements for one table. Parameters have casts, so that they mean the
 // same however a driver sends them.
-type rowStatements struct{ take, contend, share, free, drop, extend, await, read, insert, swap, mark, names string }
+type rowStatements struct{ take, contend, share, free, drop, rewrite, extend, await, read, insert, swap, mark, names string }
 
 // bounded lets a statement wait for a locked row no longer than a second, since it occupies a connection.
 // The setting ends with the statement, which is a transaction of its own.
@@ -404,6 +409,9 @@ func newRowStatements(table, channel string) *rowStatements {
 		drop:    strings.ReplaceAll(fill(dropText), "{own}", "$2::text"),
 		free: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
 	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
+		rewrite: fill(`UPDATE {t} SET claims = replace(claims, $2::text, $3::text), claimed = greatest(claimed, $4::bigint),
+	number = greatest(number, $5::bigint), rev = rev + 1
+	WHERE k = $1::bytea AND claimed > {now} AND {now} BETWEEN $6::bigint AND $7::bigint AND strpos(claims, $2::text) > 0 AND {bounded}`),
 		extend: fill(extendHolds("", " SKIP LOCKED")),
 		await:  fill(extendHolds(" AND {bounded}", "")),
 		read:   fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),

@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -670,6 +671,40 @@ func TestRowQueuesAfterItsHoldHasEnded(t *testing.T) {
 		must.Get(b.database.db.Exec(`UPDATE distlock_locks SET until = 1`))(t) // its end
 		held(t, b, mine)
 		take(t, b, theirs)
+	}
+}
+
+// A claim is written anew beside others, whatever they say, if it is as it was read and the time is right.
+func TestRowRewrite(t *testing.T) {
+	t.Parallel()
+	b := open(t, fresh(t))
+	table := must.Get(b.database.findTable(t.Context(), rowTable("distlock_locks")))(t)
+	d := &rowDialect{b.database, newRowStatements(table.quoted, table.channel())}
+	one, two := request("x"), request("x")
+	one.Mode, two.Mode = driver.Read, driver.Read
+	one.Meta = map[string]string{"text": "\\ é \n" + two.Owner}
+	take(t, b, one)
+	take(t, b, two)
+	now, rows, err := d.Read(t.Context(), []string{"x"})
+	must.OK(t, err)
+	lines := bytes.Split(bytes.Trim(rows[0].Claims, "[]"), []byte(",\n"))
+	w := sqlrow.Rewriting{
+		Key: rows[0].Key, Old: lines[0], New: bytes.Replace(lines[0], []byte(`"until":`), []byte(`"until":1`), 1),
+		Until: 10 * rows[0].Claimed, Number: 1 << 52, Earliest: now, Latest: now + time.Hour.Microseconds(),
+	}
+	early, late := w, w
+	early.Earliest, late.Latest = w.Latest, now-1
+	for i, w := range []sqlrow.Rewriting{early, late, w, w} {
+		done, err := d.Rewrite(t.Context(), w)
+		if err != nil || done != (i == 2) {
+			t.Errorf("%d: %v, %v", i, done, err)
+		}
+	}
+	_, after, err := d.Read(t.Context(), []string{"x"})
+	must.OK(t, err)
+	want := bytes.Join([][]byte{append([]byte("["), w.New...), append(lines[1], ']')}, []byte(",\n"))
+	if r := after[0]; !bytes.Equal(r.Claims, want) || r.Claimed != w.Until || r.Number != w.Number || r.Rev != rows[0].Rev+1 {
+		t.Errorf("%+v\n%s\nwant\n%s", r, r.Claims, want)
 	}
 }
 

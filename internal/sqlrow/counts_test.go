@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
@@ -185,8 +186,8 @@ func neverRests(f *fake) func(what string) error {
 	}
 }
 
-// A row that changes all the time ends an attempt in a refusal. A renewal ends in an unknown outcome,
-// since a refusal would be wrong.
+// A row that changes all the time ends an attempt in a refusal. A hold in it is renewed nevertheless, alone or among others, and
+// others that change with it.
 func TestRowThatNeverRests(t *testing.T) {
 	f := newFake()
 	b := start(t, f)
@@ -198,8 +199,34 @@ func TestRowThatNeverRests(t *testing.T) {
 	if err := taking(t, b, asks("rw", driver.Read))(); !errors.As(err, &held) || held.Retry <= 0 {
 		t.Errorf("acquire: %v; want held, with a time to try again", err)
 	}
-	if err := renewing(t, b, r)(); !errors.Is(err, errBusy) || errors.Is(err, driver.ErrLost) || driver.Final(err) {
-		t.Errorf("renew: %v; want an unknown outcome", err)
+	other, lost := asks("rw", driver.Read), asks("rw", driver.Read)
+	f.before = nil
+	must.OK(t, taking(t, b, other)())
+	f.before = neverRests(f)
+	r.TTL, r.Floor, other.TTL = time.Hour, 1<<62, 2*time.Hour
+	for _, holds := range [][]driver.Hold{{r.Hold}, {r.Hold, lost.Hold, other.Hold}} {
+		for i, err := range b.Renew(t.Context(), holds) {
+			expect.Be(t, err, []error{nil, driver.ErrLost, nil}[i], "hold", i, "of", len(holds))
+		}
+	}
+	i := must.Get(b.Inspect(t.Context(), "rw"))(t)
+	if len(i.Holders) != 2 || min(i.Holders[0].Left, i.Holders[1].Left) < 50*time.Minute || f.rows[KeyOf("rw")].Number < int64(r.Floor>>claims.SpanBits) {
+		t.Errorf("%+v, number %d", i, f.rows[KeyOf("rw")].Number)
+	}
+}
+
+// A row that is locked and does not change is waited for by a renewal of one hold only.
+func TestRenewOfOneSharedHoldWaits(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	r, other := asks("rw", driver.Read), asks("other", driver.Read)
+	must.OK(t, taking(t, b, r)())
+	must.OK(t, taking(t, b, other)())
+	f.locked = map[Key]bool{KeyOf("rw"): true}
+	for _, holds := range [][]driver.Hold{{r.Hold}, {r.Hold, other.Hold}} {
+		f.counted()
+		expect.Be(t, b.Renew(t.Context(), holds)[0], errBusy)
+		expect.Equal(t, f.counted()["rewrite"], 2-len(holds), "waits of a renewal of", len(holds))
 	}
 }
 

@@ -69,6 +69,17 @@ type Taken struct {
 	Row Row
 }
 
+// Rewriting changes one of a row's Claims.
+type Rewriting struct {
+	Key      Key
+	Old, New []byte // the claim's text in Claims
+	Until    int64  // the new one's
+	Number   int64  // the row's number is raised to this
+
+	// Rewrite writes the row only from Earliest to Latest, by the clock of its own statement.
+	Earliest, Latest int64
+}
+
 // HoldKey identifies a hold in a row.
 type HoldKey struct{ Name, Owner string }
 
@@ -88,7 +99,7 @@ type Extension struct {
 // different clocks. An error is one of package driver, or means an unknown outcome.
 //
 // If a transaction of another program has locked a row, Extend (unless it is to wait) and Swap leave
-// it out, as if it had changed. Take, Contend, Free, Drop, Insert and Mark may wait for the row, for a second or
+// it out, as if it had changed. Take, Contend, Free, Drop, Rewrite, Insert and Mark may wait for the row, for a second or
 // two at most where the database has such a limit.
 //
 // Methods are safe for concurrent use, and return when ctx ends.
@@ -140,6 +151,11 @@ type Dialect interface {
 	// It returns the number of renewed holds and now+TTL, or 0 if there are none. A row that already had
 	// these values need not count. There are at most MaxExtend holds, each of another row.
 	Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error)
+
+	// Rewrite replaces Old by New if Claims has that, w.Earliest <= now <= w.Latest, and Claimed > now:
+	//
+	//	claims, claimed = greatest(claimed, Until), number = greatest(number, Number), rev = rev+1.
+	Rewrite(ctx context.Context, w Rewriting) (done bool, err error)
 
 	// Read reads the rows of names, at most MaxExtend. now is the clock of the same statement. A row that changes
 	// meanwhile is read as it was before or after. Names without a row are left out; of several names others may be left

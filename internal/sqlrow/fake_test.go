@@ -1,6 +1,7 @@
 package sqlrow
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"maps"
@@ -211,6 +212,19 @@ func (f *fake) Extend(ctx context.Context, holds []HoldKey, e Extension) (n int,
 		n++
 	}
 	return n, until, err
+}
+
+func (f *fake) Rewrite(ctx context.Context, w Rewriting) (bool, error) {
+	now, err := f.begin(ctx, "rewrite")
+	defer f.mu.Unlock()
+	r := f.rows[w.Key]
+	if err != nil || r.Claimed <= now || now < w.Earliest || now > w.Latest || !bytes.Contains(r.Claims, w.Old) || f.locked[w.Key] {
+		return false, err
+	}
+	r.Claims = bytes.Replace(r.Claims, w.Old, w.New, 1)
+	r.Claimed, r.Number = max(r.Claimed, w.Until), max(r.Number, w.Number)
+	f.put(r)
+	return true, nil
 }
 
 func (f *fake) Read(ctx context.Context, names []string) (now int64, rows []Row, err error) {

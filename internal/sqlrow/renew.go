@@ -3,9 +3,11 @@ package sqlrow
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -204,7 +206,10 @@ func (r *renewCall) renewSingly(list []int) {
 func (r *renewCall) renewOne(name string, list []int) {
 	longest := slices.MaxFunc(list, func(i, j int) int { return cmp.Compare(r.holds[i].TTL, r.holds[j].TTL) })
 	address := r.b.notifier.Address(r.holds[longest].TTL)
+	var first, last int64 // the row's rev
 	err := r.b.change(r.ctx, name, func(s *state) (v decision) {
+		last = s.row.Rev
+		first = cmp.Or(first, last)
 		for _, i := range list {
 			changed, err := s.renew(r.holds[i], address)
 			r.answers[i] = err
@@ -215,6 +220,55 @@ func (r *renewCall) renewOne(name string, list []int) {
 	if err != nil {
 		r.answerThese(list, err)
 	}
+	// A row that does not change is locked, perhaps for long, and must not delay other holds.
+	if errors.Is(err, errBusy) && (first != last || len(r.holds) == 1) {
+		for _, i := range list {
+			r.answers[i] = r.renewClaim(r.holds[i], address)
+		}
+	}
+}
+
+// renewClaim renews one shared hold, whatever else of its row others change all the time. It waits for the row.
+func (r *renewCall) renewClaim(h driver.Hold, address string) error {
+	select {
+	case r.b.rowWaits <- struct{}{}:
+		defer func() { <-r.b.rowWaits }()
+	default:
+		return errBusy
+	}
+	asked := time.Now()
+	s, err := r.b.readRow(r.ctx, h.Name)
+	if err != nil {
+		return err
+	}
+	c := s.Hold(h.Owner)
+	if c == nil {
+		return driver.ErrLost
+	}
+	s.leeway = minLeeway + 2*time.Since(asked)
+	before := recordOf(*c)
+	_, _ = s.renew(h, address)
+	done, err := r.b.rewrite(r.ctx, s, before, recordOf(*c))
+	if err == nil && !done {
+		err = errBusy
+	}
+	return err
+}
+
+// rewrite writes a shared hold of s anew, and nothing else. done is false if the hold has changed since s was read.
+func (b *Backend) rewrite(ctx context.Context, s *state, before, after claimRecord) (done bool, err error) {
+	old, err := json.Marshal(before)
+	if err != nil {
+		return false, err
+	}
+	text, err := json.Marshal(after)
+	if err != nil {
+		return false, err
+	}
+	return b.dialect.Rewrite(ctx, Rewriting{
+		Key: s.row.Key, Old: old, New: text, Until: after.Until, Number: s.Number,
+		Earliest: s.now / micro, Latest: min((s.now+int64(s.leeway))/micro, before.Until-1),
+	})
 }
 
 // renew makes a hold last for its TTL at least, with a new address if there is one.
