@@ -15,7 +15,7 @@ import (
 )
 
 // Renew makes holds last for their TTL at least. One statement renews many exclusive holds. Shared
-// holds are renewed by a change of their row.
+// holds are renewed by a change of their row, or each by its text where that changes all the time.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	n := &renewCall{b: b, ctx: ctx, holds: holds, answers: make([]error, len(holds))}
 	if err := b.open(ctx); err != nil {
