@@ -254,12 +254,13 @@ func TestLateAttempt(t *testing.T) {
 // A deletion that arrives late does not hit what the Owner was granted meanwhile.
 func TestLateDeletionOfAPlace(t *testing.T) {
 	b, other := shared(t), shared(t)
-	first, r := request("", driver.Exclusive), request("", driver.Counted)
+	first, r := request("", driver.Counted), request("", driver.Counted)
+	first.Limit = 2
 	r.Name, r.Limit, r.Queue = first.Name, 1, true
 	acquire(t, other, first)
 	kv := delayCalls(b)
 	kv.next(passed, heldBack)
-	refused(t, b, r, context.DeadlineExceeded) // it may not wait behind a mutex
+	refused(t, b, r, context.DeadlineExceeded) // it may not wait behind another limit
 	release(t, other, first)
 	acquire(t, b, r)
 	kv.deliver(t)

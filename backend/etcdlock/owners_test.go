@@ -121,11 +121,14 @@ func watchedHolds(b *Backend) int {
 // Released locks and refused attempts leave nothing in the backend.
 func TestNoStateIsLeft(t *testing.T) {
 	b, other := shared(t), shared(t)
-	r := request("", driver.Exclusive)
+	r := request("", driver.Counted)
+	r.Limit = 2
 	acquire(t, other, r)
 	for range 5 {
 		refused(t, b, request(r.Name, driver.Exclusive), driver.ErrHeld)
-		refused(t, b, queued(request(r.Name, driver.Counted)), driver.ErrInvalid)
+		third := queued(request(r.Name, driver.Counted))
+		third.Limit = 3
+		refused(t, b, third, driver.ErrInvalid)
 		free := request("", driver.Exclusive)
 		acquire(t, b, free)
 		release(t, b, free)
