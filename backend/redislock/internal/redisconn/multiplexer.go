@@ -85,7 +85,8 @@ func (m *multiplexer) send(ctx context.Context, x *request) error {
 	case c.isIdle() && !c.crowded && c.fits(x) && patient(ctx):
 		return m.sendAlone(ctx, c, x)
 	default:
-		m.join(c)
+		c.writing = true
+		go m.writeLater(c) // others may have more to write until it runs
 	}
 	m.mu.Unlock()
 	return m.await(ctx, x)

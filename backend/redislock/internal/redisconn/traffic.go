@@ -3,7 +3,6 @@ package redisconn
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"time"
 )
@@ -39,20 +38,6 @@ func (m *multiplexer) sendAlone(ctx context.Context, c *pipe, x *request) error 
 	m.mu.Unlock()
 	defer m.mu.Lock()
 	return m.await(ctx, x)
-}
-
-// join lets the caller write what is queued, or another goroutine if that may take a while. The mutex is held, as below.
-func (m *multiplexer) join(c *pipe) {
-	c.writing = true
-	if !c.fits(m.queue[0]) {
-		go m.writeLater(c)
-		return
-	}
-	m.mu.Unlock()
-	runtime.Gosched() // others may have more to write
-	m.mu.Lock()
-	m.writeBatch(c, aloneBytes)
-	m.endWriting(c)
 }
 
 // endWriting is called by a caller that has written. More is written by another goroutine.
