@@ -222,8 +222,8 @@ func blockedWhile(ahead lockQueue, by *lockKey, mode driver.Mode, limit int) []c
 	return conds
 }
 
-// checkLimit returns an error if permits ahead, held or waited for, have another limit than the request. Who waits behind
-// them would be refused after the wait.
+// checkLimit returns an error if permits ahead, held or waited for, have another limit than the request. A waiter behind
+// them would be refused after its wait.
 func checkLimit(ahead lockQueue, r *driver.Request) error {
 	if r.Mode != driver.Counted {
 		return nil

@@ -387,7 +387,7 @@ owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, address = NULL, re
 WHERE k = ? AND owner = ? AND until > {now}`
 
 // sqlFreeNotifying is sqlFree in the notifier's session. Once the row is locked, and before it is committed, it takes the
-// lock with the next number and releases the old one: who is notified waits for the row, and no longer. It returns
+// lock with the next number and releases the old one: a notified waiter waits for the row, and no longer. It returns
 // 2 if it has notified, and 1 if that failed.
 const sqlFreeNotifying = `UPDATE {table} SET
 waiting = waiting + 0 * LAST_INSERT_ID(IF(waiting > {now}, IF(GET_LOCK(?, 0) + RELEASE_LOCK(?) = 2, 2, 1), 0)),

@@ -99,7 +99,7 @@ func TestLockEndsWithinAnAttempt(t *testing.T) {
 	release(t, b, r)
 }
 
-// A lock that was freed without the queue, by an administrator's DEL, belongs to the first in the queue: who takes it by plain
+// A lock that was freed without the queue, by an administrator's DEL, belongs to the first in the queue: an attempt that takes it by plain
 // commands gives it back, and the first is notified.
 func TestFreeLockBeforeAQueue(t *testing.T) {
 	srv := testserver.SharedRedis(t)

@@ -85,8 +85,7 @@ func (m *multiplexer) send(ctx context.Context, x *request) error {
 	case c.isIdle() && !c.crowded && c.fits(x) && patient(ctx):
 		return m.sendAlone(ctx, c, x)
 	default:
-		c.writing = true
-		go m.writeLater(c) // others may have more to write until it runs
+		m.writeMore(c) // others may have more to write until it runs
 	}
 	m.mu.Unlock()
 	return m.await(ctx, x)

@@ -321,7 +321,7 @@ func TestTornWrite(t *testing.T) {
 	}
 }
 
-// A server that reads nothing gets no more than a bounded part, and those who wait can give up.
+// A server that reads nothing gets no more than a bounded part, and callers that wait can give up.
 func TestServerThatReadsNothing(t *testing.T) {
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()

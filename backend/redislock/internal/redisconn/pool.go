@@ -18,7 +18,7 @@ type pool struct {
 	mu     sync.Mutex
 	idle   []*wire
 	slots  chan struct{} // one is taken for each connection in use
-	former chan struct{} // those of connections that were replaced in use
+	former chan struct{} // the slots of connections that were replaced in use
 }
 
 func newPool(open func(ctx context.Context) (*wire, error), timeout time.Duration) *pool {

@@ -65,7 +65,7 @@ func (x *request) answered(got []Answer) (rest []Answer) {
 
 func (x *request) failed(err error) { x.stage, x.err = over, err }
 
-// end lets the caller go on, or those who wait for the end of what the caller gave up. later is as it was when the
+// end lets the caller go on, or closes what others wait on for the end of a request that was given up. later is as it was when the
 // request was over.
 func (x *request) end(later chan struct{}) {
 	if later != nil {
