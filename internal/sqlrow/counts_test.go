@@ -157,7 +157,7 @@ func TestReadersCompete(t *testing.T) { synctest.Test(t, readersCompete) }
 func readersCompete(t *testing.T) {
 	f := newFake()
 	// All statements take a moment, so that all processes look before one writes.
-	f.before = func(string) error { time.Sleep(time.Millisecond); return nil }
+	f.interpose(func(string) error { time.Sleep(time.Millisecond); return nil })
 	var wg sync.WaitGroup
 	for range 16 {
 		b := start(t, f)
@@ -193,16 +193,16 @@ func TestRowThatNeverRests(t *testing.T) {
 	b := start(t, f)
 	r := asks("rw", driver.Read)
 	must.OK(t, taking(t, b, r)())
-	f.before = neverRests(f)
+	f.interpose(neverRests(f))
 	defer watching(t, b, asks("rw", driver.Write)).Close() // then a try reads first
 	held := (*driver.HeldError)(nil)
 	if err := taking(t, b, asks("rw", driver.Read))(); !errors.As(err, &held) || held.Retry <= 0 {
 		t.Errorf("acquire: %v; want held, with a time to try again", err)
 	}
 	other, lost := asks("rw", driver.Read), asks("rw", driver.Read)
-	f.before = nil
+	f.interpose(nil)
 	must.OK(t, taking(t, b, other)())
-	f.before = neverRests(f)
+	f.interpose(neverRests(f))
 	r.TTL, r.Floor, other.TTL = time.Hour, 1<<62, 2*time.Hour
 	for _, holds := range [][]driver.Hold{{r.Hold}, {r.Hold, lost.Hold, other.Hold}} {
 		for i, err := range b.Renew(t.Context(), holds) {
@@ -236,12 +236,12 @@ func TestDowngradeOfARowThatNeverRests(t *testing.T) {
 	b := start(t, f)
 	r := asks("rw", driver.Write)
 	must.OK(t, taking(t, b, r)())
-	f.before = neverRests(f)
+	f.interpose(neverRests(f))
 	r.Mode = driver.Read
 	if err := taking(t, b, r)(); !errors.Is(err, errBusy) || errors.Is(err, driver.ErrHeld) {
 		t.Errorf("%v; want an unknown outcome", err)
 	}
-	f.before = nil
+	f.interpose(nil)
 	expect.OK(t, taking(t, b, r)())
 }
 
@@ -251,10 +251,10 @@ func TestLaneEndsWithContext(t *testing.T) {
 	b := start(t, f)
 	reached, leave := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	f.before = func(string) error {
+	f.interpose(func(string) error {
 		once.Do(func() { close(reached); <-leave })
 		return nil
-	}
+	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		expect.OK(t, taking(t, b, asks("rw", driver.Read))())

@@ -29,10 +29,20 @@ type fake struct {
 
 func newFake() *fake { return &fake{rows: map[Key]Row{}, counts: map[string]int{}} }
 
+// interpose lets a function run before each statement from now on. It may be nil.
+func (f *fake) interpose(before func(what string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before = before
+}
+
 // begin counts a statement, and locks the table until the statement ends.
 func (f *fake) begin(ctx context.Context, what string) (now int64, err error) {
-	if f.before != nil {
-		err = f.before(what)
+	f.mu.Lock()
+	before := f.before
+	f.mu.Unlock()
+	if before != nil {
+		err = before(what)
 	}
 	f.mu.Lock()
 	f.counts[what]++

@@ -137,16 +137,16 @@ func TestReleaseOvertakesAnAttempt(t *testing.T) {
 		must.OK(t, taking(t, b, first)())
 		must.OK(t, b.Release(t.Context(), first.Hold))
 		r := asks("x", driver.Exclusive)
-		f.before = func(what string) error {
+		f.interpose(func(what string) error {
 			if what == "take" {
 				return errors.New("no answer")
 			}
 			return nil
-		}
+		})
 		if err := taking(t, b, r)(); err == nil {
 			t.Fatal("granted")
 		}
-		f.before = nil
+		f.interpose(nil)
 		if err := b.Release(t.Context(), r.Hold); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
 			t.Errorf("at once: %v; want unknown", err)
 		}
@@ -167,7 +167,7 @@ func TestAPlaceIsLeftByAFailedAttempt(t *testing.T) {
 		must.Be(t, taking(t, b, dead)(), driver.ErrHeld)
 		f.end("x", dead.Owner)
 		must.OK(t, giving(t, b, holder)())
-		f.before = func(what string) error {
+		f.interpose(func(what string) error {
 			if what == "read" || what == "swap" {
 				reads--
 			}
@@ -175,11 +175,11 @@ func TestAPlaceIsLeftByAFailedAttempt(t *testing.T) {
 				return failure
 			}
 			return nil
-		}
+		})
 		if err := taking(t, b, r)(); err == nil || errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
 			t.Errorf("%v: %v; want unknown", failure, err)
 		}
-		f.before = nil
+		f.interpose(nil)
 		must.OK(t, giving(t, b, r)())
 	}
 }

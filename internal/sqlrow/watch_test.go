@@ -139,7 +139,7 @@ func TestWatchWithoutDatabase(t *testing.T) {
 	f := newFake()
 	broken := errors.New("gone")
 	b := start(t, f)
-	f.before = func(string) error { return broken }
+	f.interpose(func(string) error { return broken })
 	if _, err := b.Watch(t.Context(), asks("x", driver.Exclusive)); !errors.Is(err, broken) || driver.Final(err) {
 		t.Errorf("watch: %v", err)
 	}
@@ -156,11 +156,11 @@ func TestCloseEndsWatches(t *testing.T) {
 	}
 	w := watching(t, b, asks("x", driver.Exclusive))
 	reached, leave := make(chan struct{}), make(chan struct{})
-	f.before = func(string) error {
+	f.interpose(func(string) error {
 		close(reached)
 		<-leave
 		return nil
-	}
+	})
 	failed := make(chan error, 1)
 	go func() {
 		_, err := b.Watch(t.Context(), asks("y", driver.Exclusive))
