@@ -106,10 +106,10 @@ man: ## write manual pages of the command, from its help, into dist/man
 packages: ## build a deb and an rpm into dist: make packages VERSION=v0.1.0
 	contrib/packages/build.sh "$(VERSION)"
 
-bench: ## the benchmarks side by side with the peers, into docs/performance.md (an hour; needs a quiet machine)
+bench: ## the benchmarks side by side with the peers, into docs/performance.md and bench/RESULTS.md (an hour; needs a quiet machine)
 	cd bench && $(GO) test -run TestReport -report . -save -for 1s -timeout 2h
 
-performance: ## write docs/performance.md and its charts anew from bench/results.json, without measuring
+performance: ## write docs/performance.md, its charts and bench/RESULTS.md anew from bench/results.json, without measuring
 	cd bench && $(GO) test -run TestReport -save
 
 statements: servers ## how many statements of this project an uncontended Lock and Unlock runs; V=-v lists the files

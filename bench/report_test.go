@@ -16,7 +16,7 @@ import (
 
 var (
 	reportFlag = flag.String("report", "", "print a report in Markdown of the scenarios that match this pattern; . is all")
-	saveFlag   = flag.Bool("save", false, "put the report's figures into results.json, and make docs/performance.md anew")
+	saveFlag   = flag.Bool("save", false, "put the report's figures into results.json, and make docs/performance.md and bench/RESULTS.md anew")
 	roundsFlag = flag.Int("rounds", 3, "the number of rounds in the report")
 )
 

@@ -44,6 +44,12 @@ type Curves struct {
 	Series []Series
 }
 
+// palette has colors that are seen on a light and on a dark ground. The first one, distlock's, is that of the drawings in docs.
+var palette = []color.Color{
+	color.RGBA{0x12, 0x97, 0x6f, 255}, color.RGBA{0xd1, 0x60, 0x1f, 255}, color.RGBA{0x3d, 0x87, 0xd6, 255}, color.RGBA{0xa5, 0x69, 0xbd, 255},
+	color.RGBA{0x8b, 0x94, 0x9e, 255}, color.RGBA{0xb8, 0x86, 0x0b, 255}, color.RGBA{0xa1, 0x88, 0x7f, 255}, color.RGBA{0x17, 0xa2, 0xb8, 255},
+}
+
 // Text and lines have these colors while they are drawn. Then restyled replaces them by the reader's.
 var (
 	ink  = color.RGBA{0x01, 0x01, 0x01, 255}
@@ -68,6 +74,7 @@ const (
 	textSize      = 10
 	titleSize     = 12
 	margin        = 6
+	otherFonts    = 1.2 // a reader without the font that was measured may have one that is wider
 )
 
 // SVG returns the chart as a file.
@@ -82,7 +89,7 @@ func (c Curves) SVG() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		line.Color, marks.Color = plotutil.Color(s.Color), plotutil.Color(s.Color)
+		line.Color, marks.Color = palette[s.Color%len(palette)], palette[s.Color%len(palette)]
 		line.Width, marks.Radius = 1.2, 2.6
 		if s.Bold {
 			line.Width, marks.Radius = 2.4, 3.4
@@ -186,7 +193,7 @@ func render(p *plot.Plot, legend plot.Legend) ([]byte, error) {
 	legend.YOffs, legend.Padding = -titleSize-14, 4 // below the title's line
 	legend.Top, legend.Left = true, true
 	beside := vg.Length(0)
-	if size := legend.Rectangle(all).Size().X; size > 0 {
+	if size := otherFonts * legend.Rectangle(all).Size().X; size > 0 {
 		beside = size + 3*margin
 		legend.Draw(draw.Crop(all, width-2*margin-size-margin, 0, 0, 0))
 	}

@@ -1,4 +1,4 @@
-// Package report makes docs/performance.md and its charts from the results of the benchmarks.
+// Package report makes docs/performance.md, its charts and bench/RESULTS.md from the results of the benchmarks.
 //
 // The results are a file of their own, so that a scenario that is measured again replaces only its part,
 // and so that a test can show that the document says nothing else.
