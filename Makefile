@@ -76,7 +76,7 @@ test-under-load: ## run make test beside four processes that burn CPU; this find
 	@for i in 1 2 3 4; do sh -c 'while :; do :; done' & burners="$$burners $$!"; done; \
 	trap 'kill $$burners' EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) test
 
-soak: servers ## locks of a hundred thousand names on all stores at once, for an hour: nothing may grow; the table is in docs/faults.md
+soak: servers ## locks of a hundred thousand names on all stores at once, for an hour: nothing may grow; the table is in proof/RESULTS.md
 	$(GO) test -vet=off -v -timeout 3h -run '^TestLongSoak$$' ./proof/soak -args -soak.for 1h -soak.names 100000 -soak.rate 800 -save
 
 model: servers ## check the specifications in proof/model, every state of the large scenarios too (minutes)
@@ -118,7 +118,7 @@ statements: servers ## how many statements of this project an uncontended Lock a
 bench-once: ## every benchmark once, so that none rots
 	$(GO) test -vet=off -run '^$$' -bench . -benchtime 1x $(BENCHED)
 
-chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into docs/faults.md (about half an hour)
+chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into proof/RESULTS.md and docs/faults.md (about half an hour)
 	$(GO) test -run '^TestLongCells$$' -v -timeout 1h ./proof/chaos -args -full
 	$(GO) test -run '^TestReport$$' ./proof/chaos -args -save
 

@@ -36,13 +36,14 @@ type result struct {
 
 const (
 	resultsFile = "results.json"
-	page        = "../../docs/faults.md"
+	rowsPage    = "../RESULTS.md"        // has a row for each cell
+	sumsPage    = "../../docs/faults.md" // has a row for each deployment
 	beginMark   = "<!-- chaos: written by make chaos -->\n"
 	endMark     = "<!-- /chaos -->\n"
 )
 
 var (
-	saves  = flag.Bool("save", false, "write the table in docs/faults.md anew from results.json")
+	saves  = flag.Bool("save", false, "write the tables in proof/RESULTS.md and docs/faults.md anew from results.json")
 	saving sync.Mutex
 )
 
@@ -115,7 +116,7 @@ func keep(t *testing.T, holds []judge.Hold) string {
 	return path
 }
 
-// table returns the results as a table for docs/faults.md.
+// table returns the results as a table with a row for each cell.
 func table(results map[string]result) string {
 	var b strings.Builder
 	holds, faults := 0, 0
@@ -136,9 +137,42 @@ func table(results map[string]result) string {
 	return b.String()
 }
 
-// The page has the table of the results; with -save it is written: go test -run TestReport -save.
+// sums returns the results as a table with a row for each deployment.
+func sums(results map[string]result) string {
+	var all result
+	var order []string
+	faults, of := map[string]int{}, map[string]result{}
+	for _, c := range allCells() {
+		r, ok := results[c.id()]
+		if !ok {
+			continue
+		}
+		if faults[c.title]++; faults[c.title] == 1 {
+			order = append(order, c.title)
+		}
+		r.Promise = ""
+		of[c.title], all = r.with(of[c.title]), r.with(all)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "In all, locks were held %d times, under %d faults.\n\n", all.Holds, all.Rounds)
+	b.WriteString("| deployment | kinds of faults | times held | overlaps | fence faults | lost updates: without / with fence |\n")
+	b.WriteString("|---|---|---|---|---|---|\n")
+	for _, title := range order {
+		r := of[title]
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d / %d |\n", title, faults[title], r.Holds, r.Overlaps, r.FenceFaults, r.Lost, r.LostFenced)
+	}
+	return b.String()
+}
+
+// The pages have the tables of the results; with -save they are written: go test -run TestReport -save.
 func TestReport(t *testing.T) {
-	text := table(load(t))
+	results := load(t)
+	inPage(t, rowsPage, table(results))
+	inPage(t, sumsPage, sums(results))
+}
+
+func inPage(t *testing.T, page, text string) {
+	t.Helper()
 	old := must.Get(os.ReadFile(page))(t)
 	before, rest, begins := strings.Cut(string(old), beginMark)
 	now, after, ends := strings.Cut(rest, endMark)

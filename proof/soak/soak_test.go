@@ -38,7 +38,7 @@ var (
 	names  = flag.Int("soak.names", 2000, "names of all stores")
 	rate   = flag.Float64("soak.rate", 240, "turns per second, of all stores")
 	on     = flag.String("soak.on", strings.Join(slices.Sorted(maps.Keys(stores)), ","), "stores")
-	save   = flag.Bool("save", false, "write the table into docs/faults.md")
+	save   = flag.Bool("save", false, "write the table into proof/RESULTS.md")
 )
 
 const (
@@ -306,9 +306,9 @@ func show(v float64) string {
 }
 
 // report is the page that has the table, between two marks.
-const report = "../../docs/faults.md"
+const report = "../RESULTS.md"
 
-// record writes the table into the documentation.
+// record writes the table into the page.
 func record(t *testing.T, table string) {
 	before, after := aroundTable(t)
 	must.OK(t, os.WriteFile(report, []byte(before+table+after), 0o644))
