@@ -37,25 +37,8 @@ func TestLongScaleDoesNotMatter(t *testing.T) {
 }
 
 // Callers that never give up all end up at the dead server; with a deadline they lose it each time.
-func TestDeadShard(t *testing.T) {
-	if left := DeadShard(8, Second, 0, 100*Second); left > .01 {
-		t.Errorf("without deadline %v is left", left)
-	}
-	want := 7. / 8 / (1 + 5./8) // each cycle lasts 5 s longer one time of eight
-	if left := DeadShard(8, Second, 5*Second, 100*Second); !near(left, want, .05) {
-		t.Errorf("with a deadline %v is left, want %v", left, want)
-	}
-}
-
-func TestZipf(t *testing.T) {
-	z := NewZipf(1000, 1)
-	if h := z.Hottest(); !near(h, 1/7.485, .001) { // the thousandth harmonic number
+func TestHottest(t *testing.T) {
+	if h := Hottest(1000, 1); !near(h, 1/7.485, .001) { // the thousandth harmonic number
 		t.Errorf("the hottest name has %v", h)
-	}
-	if n := z.Overloaded(1000, 15*Millisecond); n != 2 { // of 1/n · 133/s, each at most 66/s
-		t.Errorf("%d names are overloaded", n)
-	}
-	if skew := z.Skew(1); !near(skew, 1, 1e-9) {
-		t.Errorf("a single server has %v of the average", skew)
 	}
 }

@@ -1,15 +1,15 @@
 package sim
 
-import "github.com/distlock/distlock/bench/measured"
+import (
+	"math"
 
-import "math"
+	"github.com/distlock/distlock/bench/measured"
+)
 
 // Outage is one server of a fleet that can't be reached for a time, and keeps its data.
 type Outage struct {
 	Fleet
-	Down     float64
-	Silent   bool // nothing answers; otherwise connections are refused
-	NoJitter bool
+	Down float64
 
 	// Scale simulates only a part of the callers, on a server that is slower by as much. Its queue takes
 	// the same time then.
@@ -39,7 +39,7 @@ func (o Outage) Run(c measured.Costs) Recovery {
 			n++
 		}
 		leases += n
-		w, on := &Watchdog{Sim: s, TTL: o.TTL, Margin: o.Margin, NoJitter: o.NoJitter}, &connection{Station: server, network: o.Network}
+		w, on := &Watchdog{Sim: s, TTL: o.TTL, Margin: o.Margin}, &connection{Station: server, network: o.Network}
 		on.reading = c.Reading() * scale
 		connected := true
 		w.Renew = func(holds []*Lease, patience float64, answered func(bool)) {
@@ -59,9 +59,7 @@ func (o Outage) Run(c measured.Costs) Recovery {
 			})
 			if s.Now >= start && s.Now < end {
 				connected = false
-				if !o.Silent {
-					s.After(2*o.Network, func() { answer(false) })
-				}
+				s.After(2*o.Network, func() { answer(false) })
 				return
 			}
 			if !connected {
@@ -91,78 +89,13 @@ func (o Outage) Run(c measured.Costs) Recovery {
 	return r
 }
 
-// DeadShard returns how many locks its clients get, relative to before, once one of a number of shards
-// has been dead for a time. Each client locks one name after the other, at random, and pauses in
-// between. A Lock gives up after a deadline; 0 means never.
-func DeadShard(shards int, pause, deadline, after float64) float64 {
-	const clients = 5000
-	s, got := New(1), 0
-	window := max(after/10, 10*pause)
-	for range clients {
-		var work func()
-		work = func() {
-			if s.IntN(shards) > 0 {
-				if s.Now > after {
-					got++
-				}
-				s.After(s.ExpFloat64()*pause, work)
-			} else if deadline > 0 {
-				s.After(deadline+s.ExpFloat64()*pause, work)
-			}
-		}
-		s.After(s.Float64()*pause, work)
-	}
-	s.Run(after + window)
-	return float64(got) / (clients * window / pause)
-}
-
-// Zipf is a fleet whose callers choose among names, the n-th with a probability of 1/n^S.
-type Zipf struct {
-	Names int
-	S     float64
-	share []float64 // of the first names, the most frequent one first
-}
-
-const hotNames = 100_000
-
-// NewZipf returns a Zipf with its shares.
-func NewZipf(names int, s float64) Zipf {
-	z, sum := Zipf{Names: names, S: s}, 0.
+// Hottest returns the share of the most frequent of some names, the n-th of which has a probability of 1/n^s.
+func Hottest(names int, s float64) float64 {
+	sum := 0.
 	for n := names; n > 0; n-- {
 		sum += math.Pow(float64(n), -s)
 	}
-	for n := range min(hotNames, names) {
-		z.share = append(z.share, math.Pow(float64(n+1), -s)/sum)
-	}
-	return z
-}
-
-// Hottest returns the share of the most frequent name.
-func (z Zipf) Hottest() float64 { return z.share[0] }
-
-// Overloaded returns how many names are wanted more often than they can be passed on.
-func (z Zipf) Overloaded(rate, turn float64) int {
-	n := 0
-	for _, share := range z.share {
-		if rate*share*turn >= Second {
-			n++
-		}
-	}
-	return n
-}
-
-// Skew returns the load of the busiest of some shards, relative to the average.
-func (z Zipf) Skew(shards int) float64 {
-	s, load, rest := New(1), make([]float64, shards), 1.
-	for _, share := range z.share {
-		load[s.IntN(shards)] += share
-		rest -= share
-	}
-	most := 0.
-	for _, l := range load {
-		most = max(most, l+rest/float64(shards))
-	}
-	return most * float64(shards)
+	return 1 / sum
 }
 
 // Wait returns quantiles of the wait for a name that is wanted at a rate, in one queue: the lock is

@@ -25,9 +25,6 @@ type Watchdog struct {
 	// Renew calls the backend for holds. It calls answered in the end, once.
 	Renew func(holds []*Lease, patience float64, answered func(ok bool))
 
-	// NoJitter lets all holds retry after the same pauses.
-	NoJitter bool
-
 	leases   []*Lease
 	retry    []*Lease
 	retrying int
@@ -168,10 +165,7 @@ func (w *Watchdog) round(holds []*Lease, patience float64) {
 
 // later plans another renewal after one without an answer.
 func (w *Watchdog) later(l *Lease) {
-	pause := min(w.TTL/firstBackoff*float64(int(1)<<min(l.tries, 20)), w.TTL/lastBackoff)
-	if !w.NoJitter {
-		pause = w.Jitter(pause)
-	}
+	pause := w.Jitter(min(w.TTL/firstBackoff*float64(int(1)<<min(l.tries, 20)), w.TTL/lastBackoff))
 	l.tries++
 	w.plan(l, w.Now+min(pause, max(w.left(l)/4, w.TTL/120)))
 }

@@ -39,8 +39,7 @@ var text string
 func document() (map[string][]byte, error) {
 	d := &doc{Record: measured.Latest(), files: map[string][]byte{}}
 	t, err := template.New("").Funcs(template.FuncMap{
-		"predictions": d.predictions, "sizes": d.sizes, "processes": d.processes, "shards": d.shards, "outage": d.outage,
-		"margins": d.margins, "dead": d.dead, "hot": d.hot, "number": number,
+		"predictions": d.predictions, "sizes": d.sizes, "shards": d.shards, "outage": d.outage, "hot": d.hot, "number": number,
 		"mul":  func(a, b float64) float64 { return a * b },
 		"room": func() float64 { return sim.Second / d.turn() },
 	}).Parse(text)
@@ -104,21 +103,6 @@ func (d *doc) sizes() string {
 		rows = append(rows, []any{float64(x.processes), float64(x.leases), x.pairs, percent(l.Used), lockTime(l, l.P99), x.run})
 	}
 	return table("processes | leases | pairs/s | one Redis would be busy | Lock p99, ms | run", rows...)
-}
-
-// processes distributes the same leases over more and more processes.
-func (d *doc) processes() string {
-	var rows [][]any
-	for _, n := range []int{1000, 10_000, 100_000, 1_000_000} {
-		f := fleet
-		f.Processes, f.Shards = n, 16
-		own := f.Steady(d.Costs, 3*sim.Second)
-		rows = append(rows, []any{
-			float64(n), float64(f.Leases / n), own.Renewals, own.HoldsRenewed / own.Renewals, percent(own.Used),
-			float64(n) * d.Costs.Connection / 1e6, float64(n) * d.Costs.Connect / sim.Second,
-		})
-	}
-	return table("processes | leases of each | renewals/s | holds in each | server busy | memory of connections, MB | all connect, s", rows...)
 }
 
 func (d *doc) shards() (string, error) {
@@ -193,63 +177,27 @@ func (d *doc) outage() (string, error) {
 	return table("processes | TTL 30 s: lost | renewed after, s | TTL 60 s: lost | after, s | TTL 120 s: lost | after, s", rows...), err
 }
 
-func (d *doc) margins() string {
-	var rows [][]any
-	for _, x := range []struct {
-		what   string
-		change func(*sim.Outage)
-	}{
-		{"margin 1 s, connections are refused", nil},
-		{"margin 0.1 s", func(o *sim.Outage) { o.Margin = .1 * sim.Second }},
-		{"margin 3 s", func(o *sim.Outage) { o.Margin = 3 * sim.Second }},
-		{"no jitter between retries", func(o *sim.Outage) { o.NoJitter = true }},
-		{"no answer instead of a refusal", func(o *sim.Outage) { o.Silent = true }},
-	} {
-		r := d.away(1000, 30, 20, x.change)
-		rows = append(rows, []any{x.what, lost(r), after(r)})
-	}
-	return table("1000 processes, TTL 30 s | lost | renewed after, s", rows...)
-}
-
-func (d *doc) dead() string {
-	var rows [][]any
-	for _, pause := range []float64{10, 1, .1} {
-		row := []any{number(pause) + " s"}
-		for _, deadline := range []float64{.1, 1, 5, 0} {
-			row = append(row, percent(min(1, sim.DeadShard(8, pause*sim.Second, deadline*sim.Second, 60*sim.Second)/(7./8))))
-		}
-		rows = append(rows, row)
-	}
-	return table("pause of a caller | deadline 0.1 s | 1 s | 5 s | none", rows...)
-}
-
 // turn is how long a name is taken that is held for 1 ms.
 func (d *doc) turn() float64 { return d.Costs.Wake + sim.Millisecond }
 
+// hot draws a chart and returns no text.
 func (d *doc) hot() (string, error) {
 	turn := d.turn()
-	var rows [][]any
 	var lines []chart.Series
 	for _, s := range []float64{1.01, 1.1} {
-		z := sim.NewZipf(10_000_000, s)
-		limit := sim.Second / turn / z.Hottest()
-		row := []any{fmt.Sprint(s), fmt.Sprintf("%.1f %%", 100*z.Hottest()), limit}
-		line := chart.Series{Name: fmt.Sprintf("s = %g", s), Color: len(lines), Bold: len(lines) == 0}
+		hottest := sim.Hottest(10_000_000, s)
+		limit := sim.Second / turn / hottest
+		line := chart.Series{Name: fmt.Sprintf("s = %g", s), Color: 2 * len(lines), Bold: len(lines) == 0}
 		for _, load := range []float64{.1, .25, .5, .75, .9, .95} {
-			p50, p99 := sim.Wait(load*limit*z.Hottest(), turn, 200*sim.Second)
+			_, p99 := sim.Wait(load*limit*hottest, turn, 200*sim.Second)
 			line.X, line.Y = append(line.X, load*limit), append(line.Y, p99/sim.Millisecond)
-			if load == .5 || load == .9 {
-				row = append(row, number(p50/sim.Millisecond)+" / "+number(p99/sim.Millisecond))
-			}
 		}
 		lines = append(lines, line)
-		rows = append(rows, append(row, z.Overloaded(fleet.Pairs, turn), z.Skew(8), z.Skew(64)))
 	}
-	err := d.chart("scale-hot.svg", chart.Curves{
+	return "", d.chart("scale-hot.svg", chart.Curves{
 		Title: "Wait for the most popular of ten million names, held for 1 ms",
 		X:     chart.Axis{Label: "locks per second, of all names"}, Y: chart.Axis{Label: "p99, ms", Log: true}, Series: lines,
 	})
-	return table("s | its share | limit: locks/s of all names | wait p50 / p99 at half of that, ms | at 90 % | names beyond their limit at 100 k/s | busiest of 8 servers | of 64", rows...), err
 }
 
 func (d *doc) chart(name string, c chart.Curves) (err error) {
