@@ -2,11 +2,12 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
-// The clients of a read/write lock.
-const rwReaders, rwWriters = 8, 2
+// rwWriters is how many clients of a read/write lock write.
+const rwWriters = 2
 
 // rwClient is a client with read/write locks.
 type rwClient interface {
@@ -15,16 +16,17 @@ type rwClient interface {
 }
 
 // readWrite is one read/write lock of clients that share nothing but the server.
-func readWrite(at string, among []contender) scenario {
+func readWrite(name, at string, readers int, among []contender) scenario {
 	return scenario{
-		name: at + "/readwrite", at: at, contenders: among,
-		title:   "One read/write lock, 8 clients that read and 2 that write for 1 ms each",
-		measure: measureReadWrite,
+		name: at + "/" + name, at: at, contenders: among,
+		title: fmt.Sprintf("One read/write lock, %d clients that read and %d that write for 1 ms each", readers, rwWriters),
+		measure: func(r *rig, c contender) (figures, error) {
+			return measureReadWrite(r, c, readers+rwWriters)
+		},
 	}
 }
 
-func measureReadWrite(r *rig, c contender) (figures, error) {
-	const n = rwReaders + rwWriters
+func measureReadWrite(r *rig, c contender, n int) (figures, error) {
 	clients, err := openMany(r, c, n)
 	defer closeAll(clients)
 	if err != nil {
@@ -44,7 +46,7 @@ func measureReadWrite(r *rig, c contender) (figures, error) {
 	name := freshName()
 	var writers histogram
 	var writing guard
-	t, err := during(max(r.time, n*turnsTime(r.at)), n, func(ctx context.Context, g int, w *worker) error {
+	t, err := during(max(r.time, time.Duration(n)*turnsTime(r.at)), n, func(ctx context.Context, g int, w *worker) error {
 		cl := clients[g].(rwClient)
 		m, writes := cl.shared(name), g < rwWriters
 		if writes {

@@ -61,7 +61,8 @@ var inScripts = map[string]bool{
 	"get": true, "set": true, "getset": true, "getrange": true, "append": true, "del": true, "incr": true, "exists": true,
 	"lindex": true, "lpush": true, "lrem": true, "rpush": true, "zadd": true, "zrangebyscore": true, "zrem": true, "zscore": true,
 	"pttl": true, "pexpire": true, "pexpireat": true, "publish": true, "spublish": true, "xadd": true, "time": true, "type": true,
-	"hget": true, "hgetall": true, "hincrby": true, "hkeys": true, "hlen": true, "lrange": true, "zcount": true,
+	"hdel": true, "hget": true, "hgetall": true, "hincrby": true, "hkeys": true, "hlen": true, "hset": true, "llen": true, "lrange": true,
+	"zcard": true, "zcount": true, "zrange": true,
 }
 
 // sent counts the commands that clients sent, without the INFO of the benchmark itself. plain means
