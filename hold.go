@@ -35,7 +35,6 @@ type hold struct {
 	owner string
 
 	// Guarded by sh.mu.
-	state    holdState
 	why      error       // the kind of error that ended it
 	queue    *localQueue // which knows it; nil for shared, counted and fair holds
 	lease    *Lease      // the current one
@@ -44,6 +43,7 @@ type hold struct {
 	handoffs handoffs
 	next     uint64 // the next fence of the span
 	last     uint64 // the last fence of the span
+	state    holdState
 	mode     Mode
 	leftMode Mode // to release it by: mode, but Read as soon as a downgrade is requested
 	revoked  bool // its release was requested
