@@ -272,7 +272,7 @@ func TestInspectBeforeTheFirstRenewal(t *testing.T) {
 
 func inspectAround(t *testing.T, b *Backend, mode driver.Mode) {
 	r := request("", mode)
-	r.Meta = map[string]string{"pid": "7"}
+	r.Meta = map[string]string{"-": "-", "pid": "7"} // a note with a minus where none stands for the fence
 	g := acquire(t, b, r)
 	wants := func(fence uint64) (age time.Duration) {
 		t.Helper()

@@ -4,11 +4,11 @@ return batch(function(at, owner, ttl, id)
   if not value or string.sub(value, 1, 37) ~= owner .. ' ' then
     return false
   end
-  local start = id ~= '' and string.match(value, '^([^ ]* [^ ]* )%-')
-  if not start then
+  local last = id ~= '' and string.find(value, ' -', 38, true)
+  if not last then
     return lengthen(KEYS[at], ttl)
   end
   local left = call('PTTL', KEYS[at])
-  call('SET', KEYS[at], start .. id .. string.match(value, 'w?$'), 'PX', math.max(ttl, left))
+  call('SET', KEYS[at], string.sub(value, 1, last) .. id .. string.match(value, 'w?$'), 'PX', math.max(ttl, left))
   return true
 end, 3)

@@ -192,7 +192,8 @@ func (l *Layout) FloorID(floor uint64) string {
 	if l.Redisson {
 		return strconv.FormatUint(n, 10)
 	}
-	return strconv.FormatUint(n/perMilli, 10) + "-" + strconv.FormatUint(n%perMilli, 10)
+	var id [2*20 + 1]byte
+	return string(strconv.AppendUint(append(strconv.AppendUint(id[:0], n/perMilli, 10), '-'), n%perMilli, 10))
 }
 
 // Millis returns a TTL as Redis wants it.

@@ -13,6 +13,13 @@ import (
 
 // appendCommand appends a command as servers read it.
 func appendCommand(b []byte, words []string) []byte {
+	if len(words) > 100 { // a large buffer is not used again, and would grow many times
+		size := 0
+		for _, w := range words {
+			size += len(w) + 10
+		}
+		b = slices.Grow(b, size)
+	}
 	b = appendCount(b, '*', len(words))
 	for _, w := range words {
 		b = appendCount(b, '$', len(w))
