@@ -3,6 +3,7 @@ package redislock
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -229,6 +230,53 @@ func TestPlaceThatLeavesLetsOthersIn(t *testing.T) {
 		watch.Close()
 		if err := b.Release(t.Context(), line[0].Hold); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("a place is left twice: %v", err)
+		}
+	}
+}
+
+// An owner has one place, also if it asks for the other side of the lock: it waits there from then on.
+func TestOwnerHasOnePlace(t *testing.T) {
+	b, _ := stringOf(t)
+	for _, modes := range [][2]driver.Mode{{driver.Read, driver.Write}, {driver.Write, driver.Read}} {
+		held := request("", driver.Exclusive)
+		acquire(t, b, held)
+		line := places(t, b, held.Name, modes[0], driver.Write)
+		line[0].Mode = modes[1]
+		refused(t, b, line[0], driver.ErrHeld)
+		wantWaiters(t, b, line...)
+		release(t, b, held)
+		mayHold(t, b, []driver.Request{line[1], line[0]}, 1)
+		release(t, b, line[0])
+		mayHold(t, b, line[1:], 0)
+	}
+}
+
+// A writer's attempt that arrives after its downgrade keeps nobody out.
+func TestLateAttemptBehindADowngrade(t *testing.T) {
+	b, _ := stringOf(t)
+	r := request("", driver.Write)
+	acquire(t, b, r)
+	late := r
+	late.Queue, r.Mode = true, driver.Read
+	acquire(t, b, r)
+	refused(t, b, late, driver.ErrHeld)
+	wantWaiters(t, b, late)
+	mayHold(t, b, []driver.Request{request(r.Name, driver.Read)}, 0)
+}
+
+// wantWaiters wants exactly these to be queued, in this order; one that holds does not wait.
+func wantWaiters(t *testing.T, b *Backend, want ...driver.Request) {
+	t.Helper()
+	info := must.Get(b.Inspect(t.Context(), want[0].Name))(t)
+	want = slices.DeleteFunc(slices.Clone(want), func(r driver.Request) bool {
+		return slices.ContainsFunc(info.Holders, func(h driver.Holder) bool { return h.Owner == r.Owner })
+	})
+	if len(info.Waiters) != len(want) {
+		t.Errorf("waiters %+v, want %+v", info.Waiters, want)
+	}
+	for i, w := range info.Waiters[:min(len(want), len(info.Waiters))] {
+		if w.Owner != want[i].Owner || w.Mode != want[i].Mode {
+			t.Errorf("place %d is %+v, want %+v", i, w, want[i].Hold)
 		}
 	}
 }

@@ -223,18 +223,13 @@ local function sharing(value)
   return kind or 'x', kind and roomOf(kind) or 0
 end
 
--- ready returns the waiters that may hold now, beside holders of a kind that has room for more, and whether any wait.
-local function ready(held, room, now)
-  local some = {}
-  if held and room < 1 then
-    return some, true
-  end
-  local first = lasting(now)
-  local kind = first and kindOf(first)
-  if not first or held and held ~= kind then
-    return some, first
+-- ready returns the waiters that may hold now, of whom first is the first, beside holders of a kind that has room for more.
+local function ready(held, room, first)
+  local some, kind = {}, first and kindOf(first)
+  if not first or held and (held ~= kind or room < 1) then
+    return some
   elseif kind == 'x' then
-    return {first}, first
+    return {first}
   end
   room = held and room or roomOf(kind)
   for i, who in ipairs(redis.call('LRANGE', queue, 0, math.min(room, window) - 1)) do
@@ -243,7 +238,7 @@ local function ready(held, room, now)
     end
     some[i] = who
   end
-  return some, first
+  return some
 end
 
 -- notify tells a waiter. Those of a client share a channel, named after the common start of their Owners,
@@ -254,8 +249,11 @@ end
 
 -- wake notifies those that may hold now. If there is no queue, it publishes how many permits are free, 0 for any number.
 local function wake(channel, held, room)
-  local some, first = ready(held, room, clock())
-  for _, who in ipairs(some) do
+  if held and room < 1 then
+    return
+  end
+  local first = lasting(clock())
+  for _, who in ipairs(ready(held, room, first)) do
     notify(channel, who)
   end
   if not first then
@@ -264,16 +262,20 @@ local function wake(channel, held, room)
 end
 -- A lock that is held, or waited for.
 
--- admits reports whether who may hold beside room more of the kind held: all before it are of its kind, and fewer
--- than may hold.
-local function admits(who, held, room)
+-- admits reports whether who may hold beside room more of the kind held: all before it, of whom first is the first, are of
+-- its kind, and fewer than may hold.
+local function admits(who, held, room, first)
   if held and (held ~= kind or room < 1) then
     return false
   end
   room = held and room or roomOf(kind)
-  local at, page = 0, 1 -- most often the first place tells
-  while true do
-    local some = redis.call('LRANGE', queue, at, at + page - 1)
+  if not first or first == who then
+    return true
+  elseif kindOf(first) ~= kind or room < 2 then
+    return false
+  end
+  for at = 0, math.huge, window do
+    local some = redis.call('LRANGE', queue, at, at + window - 1)
     for _, other in ipairs(some) do
       room = room - 1
       if other == who then
@@ -282,10 +284,9 @@ local function admits(who, held, room)
         return false
       end
     end
-    if #some < page then
+    if #some < window then
       return true
     end
-    at, page = at + page, 64
   end
 end
 
@@ -304,6 +305,27 @@ local function enqueue(who, first, ttl, now)
       redis.call('PEXPIRE', key, last)
     end
   end
+end
+
+-- other is what who would be called on the other side of a read/write lock: an Owner has one place.
+local other = place == owner .. 'w' and owner .. 'r' or place == owner .. 'r' and owner .. 'w'
+
+-- switch lets who have the place that it has on the other side, and returns the first in the queue.
+local function switch(who, first)
+  local ends = other and first and redis.call('ZSCORE', tickets, other)
+  if not ends then
+    return first
+  end
+  redis.call('LINSERT', queue, 'BEFORE', other, who)
+  redis.call('ZADD', tickets, ends, who)
+  leave(other)
+  return first == other and who or first
+end
+
+-- reads reports whether a writer holds as a reader: its attempt came late, after its downgrade, and gets no place.
+local function reads(held, now)
+  local ends = held == 'r' and kind == 'x' and other and redis.call('ZSCORE', KEYS[2], owner)
+  return ends and tonumber(ends) > now
 end
 
 local function isPermit(some)
@@ -348,31 +370,32 @@ if held and isPermit(held) then
   end
 end
 local first, ends = sweep(now)
-local other = isPermit(kind) and permits(held, first)
-if other and other ~= kind then
-  return redis.error_reply('INVALID this semaphore has ' .. string.sub(other, 2) .. ' permits')
+first = switch(place, first)
+local limited = isPermit(kind) and permits(held, first)
+if limited and limited ~= kind then
+  return redis.error_reply('INVALID this semaphore has ' .. string.sub(limited, 2) .. ' permits')
 end
-if admits(place, held, room) then
+if admits(place, held, room, first) then
   local queued = leave(place)
   id = grant(value)
   local more = queued and kind ~= 'x' and redis.call('LLEN', queue)
   if more == 0 then
     publish(ARGV[5], '0') -- one without a place may follow
   elseif more and more >= window then
-    local next = ready(kind, window, now)[window]
+    local next = ready(kind, window, lasting(now))[window]
     if next then
       notify(ARGV[5], next) -- that many were notified when this one was
     end
   end
   return id
 end
-for _, who in ipairs(ready(held, room, now)) do
-  if redis.call('ZSCORE', tickets, who) - now > turnLife then
+for _, who in ipairs(ready(held, room, first)) do
+  if (who == first and ends or redis.call('ZSCORE', tickets, who)) - now > turnLife then
     redis.call('ZADD', tickets, now + turnLife, who)
     ends = who == first and now + turnLife or ends
   end
 end
-if ARGV[3] == '1' then
+if ARGV[3] == '1' and not reads(held, now) then
   enqueue(place, first, tonumber(ARGV[2]), now)
 end
 if first and first ~= place and (left < 0 or ends - now < left) then

@@ -96,18 +96,13 @@ local function sharing(value)
   return kind or 'x', kind and roomOf(kind) or 0
 end
 
--- ready returns the waiters that may hold now, beside holders of a kind that has room for more, and whether any wait.
-local function ready(held, room, now)
-  local some = {}
-  if held and room < 1 then
-    return some, true
-  end
-  local first = lasting(now)
-  local kind = first and kindOf(first)
-  if not first or held and held ~= kind then
-    return some, first
+-- ready returns the waiters that may hold now, of whom first is the first, beside holders of a kind that has room for more.
+local function ready(held, room, first)
+  local some, kind = {}, first and kindOf(first)
+  if not first or held and (held ~= kind or room < 1) then
+    return some
   elseif kind == 'x' then
-    return {first}, first
+    return {first}
   end
   room = held and room or roomOf(kind)
   for i, who in ipairs(redis.call('LRANGE', queue, 0, math.min(room, window) - 1)) do
@@ -116,7 +111,7 @@ local function ready(held, room, now)
     end
     some[i] = who
   end
-  return some, first
+  return some
 end
 
 -- notify tells a waiter. Those of a client share a channel, named after the common start of their Owners,
@@ -127,8 +122,11 @@ end
 
 -- wake notifies those that may hold now. If there is no queue, it publishes how many permits are free, 0 for any number.
 local function wake(channel, held, room)
-  local some, first = ready(held, room, clock())
-  for _, who in ipairs(some) do
+  if held and room < 1 then
+    return
+  end
+  local first = lasting(clock())
+  for _, who in ipairs(ready(held, room, first)) do
     notify(channel, who)
   end
   if not first then
