@@ -92,15 +92,42 @@ func (s *Sim) Jitter(d float64) float64 { return d/2 + s.Float64()*d }
 // Station serves jobs one after the other, in the order of their arrival, as Redis does.
 type Station struct {
 	*Sim
-	Busy  float64 // time that all jobs so far take
-	ready float64 // when the last of them is done
+	Busy    float64 // time that all jobs take that have begun
+	serving bool
+	jobs    []job // that wait
+}
+
+// job takes a time that is known when it begins.
+type job struct {
+	begin func() (service float64)
+	done  func()
 }
 
 // Do calls done once the job has been served.
 func (s *Station) Do(service float64, done func()) {
-	s.ready = max(s.ready, s.Now) + service
+	s.Serve(func() float64 { return service }, done)
+}
+
+// Serve is Do for a job that says when it begins how long it takes.
+func (s *Station) Serve(begin func() (service float64), done func()) {
+	s.jobs = append(s.jobs, job{begin, done})
+	if !s.serving {
+		s.next()
+	}
+}
+
+func (s *Station) next() {
+	if s.serving = len(s.jobs) > 0; !s.serving {
+		return
+	}
+	j := s.jobs[0]
+	s.jobs = s.jobs[1:]
+	service := j.begin()
 	s.Busy += service
-	s.After(s.ready-s.Now, done)
+	s.After(service, func() {
+		s.next()
+		j.done()
+	})
 }
 
 // Times are measured times.

@@ -1,8 +1,10 @@
 package sim
 
-import "github.com/distlock/distlock/bench/measured"
+import (
+	"slices"
 
-import "slices"
+	"github.com/distlock/distlock/bench/measured"
+)
 
 // Fleet is many processes with locks, and the Redis servers that they share.
 type Fleet struct {
@@ -29,7 +31,7 @@ func (f Fleet) Connections() int {
 
 // Load is the work of one server.
 type Load struct {
-	Used                   float64 // share of its time
+	Used                   float64 // share of its time that is asked for, which may be more than all
 	Median, P99, P999      float64 // time of a Lock
 	Renewals, HoldsRenewed float64 // commands, and holds in them, per second
 }
@@ -113,23 +115,31 @@ func (f Fleet) Steady(c measured.Costs, time float64) Load {
 	})
 	s.Run(time)
 	load.Used = server.Busy / time
+	for i := range conns {
+		load.Used += conns[i].left() / time
+	}
 	load.Median, load.P99, load.P999 = locks.Quantile(.5), locks.Quantile(.99), locks.Quantile(.999)
 	load.Renewals *= Second / time
 	load.HoldsRenewed *= Second / time
 	return load
 }
 
-// maxPipeline is as in redisconn.
-const maxPipeline = 512
-
-// connection sends the commands that were given while others were under way together, as redislock's
-// pipeline does.
+// connection sends commands at once, many of them before the first is answered, as redislock's does: the server reads
+// those together that have come by the time it gets to them. One that owes an answer and is silent gets no more.
 type connection struct {
 	*Station
 	network, reading float64
-	waiting          []*command
-	busy             bool
+	waiting          []*command // unsent
+	come             []*command // to the server, which has not read them
+	owed             int        // commands that were sent
+	silent           float64    // since when there was no answer, while one is owed
 }
+
+// As in redisconn; maxOwed is the number of usual commands in its bytes.
+const (
+	maxOwed   = 4000
+	maxSilent = 100 * Millisecond
+)
 
 type command struct {
 	service   float64
@@ -140,33 +150,52 @@ type command struct {
 func (c *connection) send(service float64, done func()) *command {
 	x := &command{service: service, done: done}
 	c.waiting = append(c.waiting, x)
-	if !c.busy {
-		c.next()
-	}
+	c.write()
 	return x
 }
 
-func (c *connection) next() {
-	c.waiting = slices.DeleteFunc(c.waiting, func(x *command) bool { return x.withdrawn })
-	n := min(len(c.waiting), maxPipeline)
-	batch := c.waiting[:n:n]
-	c.waiting = c.waiting[n:]
-	c.busy = n > 0
-	if !c.busy {
+// left returns the time that those commands take which the server has not read.
+func (c *connection) left() (time float64) {
+	for _, x := range slices.Concat(c.come, c.waiting) {
+		time += x.service
+	}
+	return time
+}
+
+func (c *connection) write() {
+	if c.owed == 0 {
+		c.silent = c.Now
+	} else if c.owed >= maxOwed || c.Now-c.silent >= maxSilent {
 		return
 	}
-	service := c.reading
-	for _, x := range batch {
-		service += x.service
+	some := slices.DeleteFunc(c.waiting, func(x *command) bool { return x.withdrawn })
+	c.waiting = nil
+	if c.owed += len(some); len(some) > 0 {
+		c.After(c.network, func() { c.arrive(some) })
 	}
-	c.After(c.network, func() {
-		c.Do(service, func() {
-			c.After(c.network, func() {
-				c.next()
-				for _, x := range batch {
-					x.done()
-				}
-			})
+}
+
+func (c *connection) arrive(some []*command) {
+	c.come = append(c.come, some...)
+	if len(c.come) > len(some) {
+		return // the server will read these along
+	}
+	var read []*command
+	c.Serve(func() float64 {
+		read, c.come = c.come, nil
+		service := c.reading
+		for _, x := range read {
+			service += x.service
+		}
+		return service
+	}, func() {
+		c.After(c.network, func() {
+			c.owed -= len(read)
+			c.silent = c.Now
+			for _, x := range read {
+				x.done()
+			}
+			c.write()
 		})
 	})
 }
