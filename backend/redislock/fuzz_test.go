@@ -42,6 +42,7 @@ type fuzzer struct {
 	rnd      *rand.Rand
 	modes    []driver.Mode
 	fair     bool
+	mixed    bool
 	backends []fuzzed
 	holds    [fuzzOwners]driver.Request
 	worlds   worlds
@@ -86,6 +87,9 @@ func (f *fuzzer) fuzz(ctx context.Context, calls int, storm, calm func()) error 
 	calm()
 	for i := range f.holds {
 		o := op{kind: opRelease, owner: i, mode: f.modes[0], answer: unclear}
+		if f.mixed {
+			o.mode = f.modes[i%len(f.modes)]
+		}
 		for o.answer == unclear && ctx.Err() == nil {
 			o.err = f.call(ctx, &o, nil)
 			o.answer = answerOf(o.err)
@@ -103,6 +107,9 @@ func (f *fuzzer) draw() []op {
 	kinds := []opKind{opAcquire, opAcquire, opAcquire, opRenew, opRenew, opRelease, opRelease, opWatch}
 	for _, owner := range f.rnd.Perm(fuzzOwners)[:1+f.rnd.IntN(3)] {
 		o := op{kind: kinds[f.rnd.IntN(len(kinds))], owner: owner, mode: f.modes[f.rnd.IntN(len(f.modes))]}
+		if f.mixed {
+			o.mode = f.modes[owner%len(f.modes)]
+		}
 		if o.kind == opAcquire && f.worlds.may(owner, driver.Read) {
 			o.mode = driver.Read // there are no upgrades
 		}
@@ -217,6 +224,7 @@ type fuzzCase struct {
 	layout     Layout
 	modes      []driver.Mode
 	fair       bool // most refused owners are queued
+	mixed      bool // each owner has a mode of its own
 	scriptless int  // so many of the backends use no scripts
 }
 
@@ -224,6 +232,9 @@ func (c fuzzCase) String() string {
 	name := fmt.Sprint(c.layout, " ", c.modes)
 	if c.fair {
 		name += " fair"
+	}
+	if c.mixed {
+		name += " mixed"
 	}
 	if c.scriptless > 0 {
 		name += fmt.Sprintf(" %d scriptless", c.scriptless)
@@ -241,6 +252,10 @@ var fuzzCases = []fuzzCase{
 	{layout: Redisson, modes: []driver.Mode{driver.Counted}},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, fair: true},
 	{layout: Redisson, modes: []driver.Mode{driver.Exclusive}, fair: true},
+	fairReadWrite,
+	{layout: String, modes: []driver.Mode{driver.Write, driver.Read, driver.Read}, fair: true, mixed: true},
+	{layout: String, modes: []driver.Mode{driver.Counted}, fair: true},
+	mixedKinds,
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 3},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 2},
 }
@@ -248,7 +263,7 @@ var fuzzCases = []fuzzCase{
 // startFuzz runs one case against a server of its own, and returns what was wrong.
 func startFuzz(t *testing.T, c fuzzCase, seed uint64, calls int, change func(*Backend) fuzzed) (*fuzzer, error) {
 	srv := testserver.Redis(t)
-	f := &fuzzer{rnd: rand.New(rand.NewPCG(seed, 1)), modes: c.modes, fair: c.fair}
+	f := &fuzzer{rnd: rand.New(rand.NewPCG(seed, 1)), modes: c.modes, fair: c.fair, mixed: c.mixed}
 	var proxies []*faultproxy.Proxy
 	for i, o := range []opener{openers[0], openers[1], openers[0]} {
 		p := faultproxy.New(t, srv.Addr())
@@ -345,6 +360,8 @@ var (
 	redissonMutex = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Exclusive}}
 	readWrite     = fuzzCase{layout: String, modes: []driver.Mode{driver.Write, driver.Read}}
 	fairMutex     = fuzzCase{layout: String, modes: []driver.Mode{driver.Exclusive}, fair: true}
+	fairReadWrite = fuzzCase{layout: String, modes: []driver.Mode{driver.Write, driver.Read}, fair: true}
+	mixedKinds    = fuzzCase{layout: String, modes: []driver.Mode{driver.Exclusive, driver.Read, driver.Counted}, fair: true, mixed: true}
 	javaReadWrite = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Write, driver.Read}}
 	semaphore     = fuzzCase{layout: String, modes: []driver.Mode{driver.Counted}}
 	javaSemaphore = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Counted}}
@@ -397,13 +414,25 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Read, "call('DEL', KEYS[2])", ""},
 	}},
 	"an attempt passes the first place": {kind: fairMutex, edits: []edit{
-		{driver.Exclusive, "if admits(place, held, room) then", "if not held then"},
+		{driver.Exclusive, "if admits(place, held, room, first) then", "if not held then"},
 	}},
 	"who asks again goes to the end of the queue": {kind: fairMutex, edits: []edit{
 		{driver.Exclusive, "if not ends then\n    redis.call('RPUSH'", "redis.call('LREM', queue, 0, who)\n  if true then\n    redis.call('RPUSH'"},
 	}},
 	"who gives up keeps its place in the queue": {kind: fairMutex, edits: []edit{
 		{driver.Exclusive, "      leave(who)\n      wake", "      wake"},
+	}},
+	"a reader passes a writer that waits": {kind: fairReadWrite, edits: []edit{
+		{driver.Read, "(not seen or seen == marker) and redis.call('EXISTS', queue) == 0", "not seen or seen == marker"},
+	}},
+	"an owner has two places": {kind: fairReadWrite, edits: []edit{
+		{driver.Read, "first = switch(place, first)", ""}, {driver.Write, "first = switch(place, first)", ""},
+	}},
+	"permits pass a waiter of another kind": {kind: mixedKinds, edits: []edit{
+		{driver.Counted, "elseif kindOf(first) ~= kind or room < 2 then\n    return false\n  end", "elseif room > 1 then\n    return true\n  end"},
+	}},
+	"a reader that gives up keeps its place": {kind: mixedKinds, edits: []edit{
+		{driver.Read, "      leave(who)\n      wake", "      wake"},
 	}},
 	"a release is repeated in secret":  {kind: stringMutex, wrap: func(b *Backend) fuzzed { return repeater{b} }},
 	"no answer to a renewal is a loss": {kind: stringMutex, wrap: func(b *Backend) fuzzed { return pessimist{b} }},

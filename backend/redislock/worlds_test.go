@@ -3,6 +3,7 @@ package redislock
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/distlock/distlock/driver"
@@ -18,10 +19,16 @@ const fuzzOwners = 5
 // nothing is the mode of an owner without a hold.
 const nothing driver.Mode = 0
 
-// world lists the hold of each owner and the queued owners, counted from 1.
+// world lists the hold of each owner, and the places in the queue.
 type world struct {
 	holds [fuzzOwners]driver.Mode
-	line  [fuzzOwners]int
+	line  [fuzzOwners]place
+}
+
+// place is that of an owner, counted from 1; 0: there is none.
+type place struct {
+	owner int
+	mode  driver.Mode
 }
 
 type opKind string
@@ -79,9 +86,12 @@ func (w world) step(o op) (world, outcome) {
 	has := w.holds[o.owner]
 	switch o.kind {
 	case opAcquire:
-		if has != o.mode && !w.admits(o) {
-			if o.queue {
-				w.enqueue(o.owner)
+		if i := w.place(o.owner); i >= 0 && has == nothing {
+			w.line[i].mode = o.mode
+		}
+		if has == nothing && !w.admits(o) {
+			if o.queue && w.place(o.owner) < 0 {
+				w.line[w.place(-1)] = place{o.owner + 1, o.mode}
 			}
 			return w, held
 		}
@@ -102,39 +112,32 @@ func (w world) step(o op) (world, outcome) {
 	return w, yes
 }
 
-// enqueue queues an owner last, unless it is queued already.
-func (w *world) enqueue(owner int) {
-	if !slices.Contains(w.line[:], owner+1) {
-		w.line[slices.Index(w.line[:], 0)] = owner + 1
-	}
+// place returns the index of an owner's place, and of the first one that is free for owner -1; -1: there is none.
+func (w *world) place(owner int) int {
+	return slices.IndexFunc(w.line[:], func(p place) bool { return p.owner == owner+1 })
 }
 
 // leave removes an owner from the queue, and reports whether it was queued.
 func (w *world) leave(owner int) bool {
-	i := slices.Index(w.line[:], owner+1)
+	i := w.place(owner)
 	if i >= 0 {
 		copy(w.line[i:], w.line[i+1:])
-		w.line[fuzzOwners-1] = 0
+		w.line[fuzzOwners-1] = place{}
 	}
 	return i >= 0
 }
 
-// admits reports whether the others leave room for one more, and let it pass.
+// admits reports whether the holders, and those that are queued before it, leave room for one more.
 func (w world) admits(o op) bool {
-	if w.line[0] != 0 && w.line[0] != o.owner+1 {
-		return false
-	}
-	others := 0
-	for i, mode := range w.holds {
-		if i == o.owner || mode == nothing {
-			continue
+	ahead := slices.DeleteFunc(slices.Clone(w.holds[:]), func(m driver.Mode) bool { return m == nothing })
+	for _, p := range w.line {
+		if p.owner == 0 || p.owner == o.owner+1 {
+			break
 		}
-		others++
-		if mode != o.mode || mode == driver.Exclusive || mode == driver.Write {
-			return false
-		}
+		ahead = append(ahead, p.mode)
 	}
-	return o.mode != driver.Counted || others < fuzzLimit
+	room := map[driver.Mode]int{driver.Read: fuzzOwners, driver.Counted: fuzzLimit}
+	return len(ahead) < max(room[o.mode], 1) && !slices.ContainsFunc(ahead, func(m driver.Mode) bool { return m != o.mode })
 }
 
 type worlds map[world]bool
@@ -170,27 +173,31 @@ func (ws worlds) afterAll(ops []op) worlds {
 	return next
 }
 
-// free reports whether nobody holds.
-func (w world) free() bool { return w.holds == [fuzzOwners]driver.Mode{} }
+// mayEnter reports whether an owner is queued, and may hold.
+func (w world) mayEnter(owner int) bool {
+	i := w.place(owner)
+	return i >= 0 && w.admits(op{owner: owner, mode: w.line[i].mode})
+}
 
-// next reports whether a free lock may be kept for an owner.
+// next reports whether a lock may be kept for an owner.
 func (ws worlds) next(owner int) bool {
 	for w := range ws {
-		if w.free() && w.line[0] == owner+1 {
+		if w.mayEnter(owner) {
 			return true
 		}
 	}
 	return false
 }
 
-// withoutTurns adds the worlds in which first places of a free lock have ended.
+// withoutTurns adds the worlds in which places have ended that may hold.
 func (ws worlds) withoutTurns() worlds {
-	all := worlds{}
+	all := maps.Clone(ws)
 	for w := range ws {
-		all[w] = true
-		for w.free() && w.line[0] != 0 {
-			w.leave(w.line[0] - 1)
-			all[w] = true
+		for owner := range fuzzOwners {
+			if then := w; w.mayEnter(owner) {
+				then.leave(owner)
+				maps.Copy(all, worlds{then: true}.withoutTurns())
+			}
 		}
 	}
 	return all
@@ -209,7 +216,7 @@ func (ws worlds) may(owner int, mode driver.Mode) bool {
 // gone reports whether an owner has nothing, for sure: neither a hold nor a place.
 func (ws worlds) gone(owner int) bool {
 	for w := range ws {
-		if w.holds[owner] != nothing || slices.Contains(w.line[:], owner+1) {
+		if w.holds[owner] != nothing || w.place(owner) >= 0 {
 			return false
 		}
 	}
