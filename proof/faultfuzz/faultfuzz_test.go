@@ -5,7 +5,7 @@
 // Holders renew for a short life and for a long one, as Extend does. A hold is believed for the
 // longest life that was confirmed, counted from before the request. Then:
 //
-//   - no two holds of one lock are believed at once (but see Case.Connected);
+//   - no two holds of one lock are believed at once, but readers and permits (but see Case.Connected);
 //   - no answer says that a hold is lost, or another's, while it is believed;
 //   - each grant's fence is greater than the fence of every grant answered before its request;
 //   - a release does not succeed where a later grant had been answered before;
@@ -18,6 +18,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -61,6 +62,11 @@ type Case struct {
 	// Rate is how many requests with Text in them have no answer. 0: one in twenty.
 	Rate float64
 	Text string
+
+	// Modes are those of the locks, each as often as it stands here; empty: Exclusive. Fair says that those that are refused
+	// are queued.
+	Modes []driver.Mode
+	Fair  bool
 
 	// Connected says that a hold ends at the server with its connection. Its holder is notified a
 	// moment later, so overlaps are possible. Their fences tell them apart.
@@ -203,6 +209,7 @@ func (f *fuzz) calm(t *testing.T) {
 func (f *fuzz) free(ctx context.Context, b driver.Backend, name string) {
 	for {
 		r := f.request(name)
+		r.Queue = false // each attempt has another Owner
 		before := f.fence(name)
 		g, err := b.Acquire(ctx, r)
 		if err == nil {
@@ -224,9 +231,12 @@ func (f *fuzz) free(ctx context.Context, b driver.Backend, name string) {
 func (f *fuzz) request(name string) driver.Request {
 	return driver.Request{
 		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: f.TTL},
-		Fences: 1,
+		Fences: 1, Queue: f.Fair,
 	}
 }
+
+// permits is how many there are of a lock.
+const permits = 3
 
 // name returns a name that is in use now.
 func (f *fuzz) name(rnd *rand.Rand) string {
@@ -291,6 +301,7 @@ type worker struct {
 type belief struct {
 	base
 	name  string
+	mode  driver.Mode
 	fence uint64
 	began time.Time
 	until atomic.Int64 // since began
@@ -304,6 +315,17 @@ func (b *belief) Name() string { return b.name }
 func (b *belief) Fence() uint64 { return b.fence }
 
 func (b *belief) Context() context.Context { return b }
+
+// Shares says who may hold beside this one.
+func (b *belief) Shares() (kind string, room int) {
+	switch b.mode {
+	case driver.Read:
+		return "read", math.MaxInt
+	case driver.Counted:
+		return "permits", permits
+	}
+	return "", 1
+}
 
 // Err says whether the hold is believed now.
 func (b *belief) Err() error {
@@ -332,6 +354,9 @@ func (h *hold) believed() bool { return h.belief != nil && h.belief.Err() == nil
 func (w *worker) turn(ctx context.Context) {
 	h := &hold{Request: w.request(w.name(w.rnd))}
 	h.TTL = w.life()
+	if len(w.Modes) > 0 {
+		h.Mode, h.Limit = w.Modes[w.rnd.IntN(len(w.Modes))], permits
+	}
 	h.OnLost = func() { h.lost.Store(true) }
 	for tries := 1 + w.rnd.IntN(3); tries > 0 && h.belief == nil; tries-- {
 		w.acquire(ctx, h)
@@ -407,7 +432,7 @@ func (w *worker) acquire(ctx context.Context, h *hold) error {
 	}
 	w.grants.Add(1)
 	w.granted(h.Request.Name, w.who, before, g)
-	b := &belief{base: context.Background(), name: h.Request.Name, fence: g.Fence, began: w.began, lost: &h.lost}
+	b := &belief{base: context.Background(), name: h.Request.Name, mode: h.Mode, fence: g.Fence, began: w.began, lost: &h.lost}
 	if h.belief != nil {
 		w.checker.Leave(h.belief)
 		b.until.Store(h.until.Load())
@@ -458,6 +483,7 @@ func (w *worker) end(ctx context.Context, h *hold) {
 func (w *worker) release(ctx context.Context, h *hold) {
 	for since, first := time.Now(), true; ctx.Err() == nil; first = false {
 		believed, later := h.believed(), h.belief != nil && !h.unknown && w.fence(h.Request.Name) > h.fence
+		later = later && h.Mode.Alone() && !h.Queue // it may have had a place
 		err := w.call(ctx, func(ctx context.Context) error { return w.b.Release(ctx, h.Hold) })
 		switch {
 		case first && errors.Is(err, driver.ErrLost) && believed && h.believed() && !w.Connected:

@@ -23,7 +23,11 @@ func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 // cases are the backends whose requests are held back until they do harm, if there is any to do.
 var cases = map[string]func(t *testing.T) Case{
 	"redis": redis(""), "redisson": redis("?layout=redisson"), "redis without scripts": redis("?scripts=off"), "redlock": redlock,
-	"etcd": etcd, "etcd through two connections": roam(etcd),
+	"redis fair":       fair(redis(""), driver.Exclusive),
+	"redis read/write": fair(redis(""), driver.Write, driver.Read, driver.Read),
+	"redis permits":    fair(redis(""), driver.Counted),
+	"redis all kinds":  fair(redis(""), driver.Exclusive, driver.Write, driver.Read, driver.Read, driver.Counted, driver.Counted),
+	"etcd":             etcd, "etcd through two connections": roam(etcd),
 	"zookeeper":     zooKeeper,
 	"mysql row":     mariaDB("row", 0.03, false),
 	"mysql session": mariaDB("session", 0.02, true), "mysql forupdate": mariaDB("forupdate", 0.02, true),
@@ -56,6 +60,15 @@ func redis(query string) func(t *testing.T) Case {
 			Text:    "late:",
 			Open:    at(func(addr string) string { return "redis://" + addr + query }),
 		}
+	}
+}
+
+// fair has locks of these modes, for which those wait in line that are refused.
+func fair(make func(t *testing.T) Case, modes ...driver.Mode) func(t *testing.T) Case {
+	return func(t *testing.T) Case {
+		c := make(t)
+		c.Fair, c.Modes = true, modes
+		return c
 	}
 }
 

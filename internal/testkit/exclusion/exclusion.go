@@ -23,6 +23,20 @@ type Hold interface {
 	Context() context.Context
 }
 
+// Sharer is a Hold that may have others beside it: those of its kind, as long as there are fewer than room. Their fences
+// need not come in the order in which they enter.
+type Sharer interface {
+	Hold
+	Shares() (kind string, room int)
+}
+
+func shares(h Hold) (kind string, room int) {
+	if s, ok := h.(Sharer); ok {
+		return s.Shares()
+	}
+	return "", 1
+}
+
 // Checker knows all holds. Any goroutine may call its methods.
 type Checker struct {
 	mu     sync.Mutex
@@ -60,12 +74,10 @@ func (c *Checker) Enter(who string, lease Hold) {
 		h = &history{held: map[Hold]string{}, taken: time.Now(), last: who}
 		c.locks[name] = h
 	}
-	for other, holder := range h.held {
-		if other.Context().Err() == nil {
-			c.fault("%s got %s (fence %d) while %s had it (fence %d)", who, name, lease.Fence(), holder, other.Fence())
-		}
+	if other := h.rival(lease); other != nil {
+		c.fault("%s got %s (fence %d) while %s had it (fence %d)", who, name, lease.Fence(), h.held[other], other.Fence())
 	}
-	if f := lease.Fence(); f != 0 && f <= h.fence {
+	if f, kind := lease.Fence(), first(shares(lease)); f != 0 && f <= h.fence && kind == "" {
 		c.fault("%s got %s with fence %d after %d", who, name, f, h.fence)
 	}
 	if who != h.last {
@@ -91,19 +103,31 @@ func (c *Checker) Leave(lease Hold) {
 	}
 }
 
-// Beside returns the name of another holder of the same lock, "" if there is none.
+// Beside returns the name of another holder that has the lock and may not, "" if there is none.
 func (c *Checker) Beside(lease Hold) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h := c.locks[lease.Name()]; h != nil {
-		for other, who := range h.held {
-			if other != lease && other.Context().Err() == nil {
-				return who
-			}
-		}
+		return h.held[h.rival(lease)]
 	}
 	return ""
 }
+
+// rival returns a holder that lease may not have beside it, nil if there is none.
+func (h *history) rival(lease Hold) Hold {
+	kind, room := shares(lease)
+	for other := range h.held {
+		if other == lease || other.Context().Err() != nil {
+			continue
+		}
+		if room--; room < 1 || first(shares(other)) != kind {
+			return other
+		}
+	}
+	return nil
+}
+
+func first(kind string, _ int) string { return kind }
 
 func (c *Checker) fault(format string, args ...any) {
 	c.faults = append(c.faults, fmt.Sprintf(format, args...))

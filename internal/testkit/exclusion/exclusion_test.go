@@ -94,3 +94,31 @@ func TestVisits(t *testing.T) {
 		t.Errorf("faults: %q, want two more for the visits beside a holder", l.Faults())
 	}
 }
+
+// shared is a hold that may have others beside it.
+type shared struct {
+	visit
+	kind string
+	room int
+}
+
+func (s *shared) Shares() (string, int) { return s.kind, s.room }
+
+// Readers are held together, and as many permits as there are; each beside one of another kind is a fault.
+func TestSharedHolds(t *testing.T) {
+	of := func(name, kind string, room int) *shared { return &shared{visit{name, 1}, kind, room} }
+	for want, holds := range map[int][]*shared{
+		0: {of("readers", "read", 9), of("readers", "read", 9), of("permits", "permits", 2), of("permits", "permits", 2)},
+		1: {of("permits", "permits", 2), of("permits", "permits", 2), of("permits", "permits", 2)},
+		2: {of("kinds", "read", 9), of("kinds", "permits", 2), of("writer", "read", 9), of("writer", "w", 1)},
+	} {
+		l := New()
+		for _, h := range holds {
+			l.Enter("somebody", h)
+			if beside := l.Beside(h) != ""; beside && want == 0 {
+				t.Errorf("%v is beside another", h)
+			}
+		}
+		expect.Equal(t, len(l.Faults()), want, l.Faults())
+	}
+}
