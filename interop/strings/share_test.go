@@ -83,6 +83,30 @@ func TestExpiredLocksTouchNothing(t *testing.T) {
 	})
 }
 
+// Readers, writers and permits exclude the peers, and are excluded by them.
+func TestKindsBesidePeers(t *testing.T) {
+	eachPeer(t, func(t *testing.T, peer func(*testing.T) side) {
+		ctx, us, them := t.Context(), openDistlock(t, prefix), peer(t)
+		for kind, of := range map[string]func(name string) (try func(context.Context) (*distlock.Lease, error)){
+			"reader": func(name string) func(context.Context) (*distlock.Lease, error) { return us.c.RWMutex(name).TryRLock },
+			"writer": func(name string) func(context.Context) (*distlock.Lease, error) { return us.c.RWMutex(name).TryLock },
+			"permit": func(name string) func(context.Context) (*distlock.Lease, error) {
+				return us.c.Semaphore(name, 2).TryAcquire
+			},
+		} {
+			name := newName()
+			try := of(name)
+			ours := must.Get(try(ctx))(t)
+			expectBusy(t, kind+": a peer", them, name)
+			must.OK(t, ours.Unlock(ctx))
+			theirs := mustTry(t, them, name, time.Minute)
+			expect.Be(t, expect.Err(try(ctx)), distlock.ErrHeld, kind, "beside a peer")
+			expectError(t, kind+": their unlock", theirs.unlock(ctx), nil)
+			must.OK(t, must.Get(try(ctx))(t).Unlock(ctx))
+		}
+	})
+}
+
 // The peers publish nothing: distlock's waiters poll, long before the lock would end, and so do theirs.
 func TestWakeUpByPoll(t *testing.T) {
 	const rounds = 3
