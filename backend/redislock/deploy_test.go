@@ -305,6 +305,46 @@ func TestClusterSlotMoves(t *testing.T) {
 	}
 }
 
+// The queue of a slot that moves stays as it is: a writer behind a reader gets in before the reader behind it, and nobody while
+// the keys are at two servers.
+func TestClusterQueueMoves(t *testing.T) {
+	g := testserver.SharedRedisCluster(t)
+	for _, w := range clusterWays {
+		t.Run(w.name, func(t *testing.T) {
+			b := w.open(t, g.Addrs(), Options{}, newNetwork(t))
+			held := request("{"+driver.NewOwner()+"}", driver.Read)
+			acquire(t, b, held)
+			line := places(t, b, held.Name, driver.Write, driver.Read, driver.Counted)
+			watch := armWatch(t, b, line[0])
+			defer watch.Close()
+
+			masters, from := g.Masters(), g.NodeOf(held.Name)
+			to := masters[0]
+			if to == from {
+				to = masters[1]
+			}
+			move := g.StartMove(g.Slot(held.Name), to)
+			move.Keys(b.layout.Mode(driver.Read).Keys(nil, held.Name, "")[:3]...) // not the queue
+			for _, waiter := range line {
+				ctx, cancel := timeout(t, 200*time.Millisecond)
+				if _, err := b.Acquire(ctx, waiter); err == nil {
+					t.Errorf("%v got in while the slot moves", waiter.Mode)
+				}
+				cancel()
+			}
+			move.Finish()
+			mayHold(t, b, []driver.Request{line[2], line[1], line[0]})
+			wantWaiters(t, b, line...)
+			release(t, b, held)
+			signalled(t, watch)
+			for ; len(line) > 0; line = line[1:] {
+				mayHold(t, b, line, 0)
+				release(t, b, line[0])
+			}
+		})
+	}
+}
+
 func TestClusterFailsOver(t *testing.T) {
 	t.Parallel()
 	g := testserver.RedisCluster(t, testserver.RedisOptions{})
