@@ -63,8 +63,7 @@ type Case struct {
 	Rate float64
 	Text string
 
-	// Modes are those of the locks, each as often as it stands here; empty: Exclusive. Fair says that those that are refused
-	// are queued.
+	// Modes are those of the locks; empty: Exclusive. Fair says that those that are refused are queued.
 	Modes []driver.Mode
 	Fair  bool
 
