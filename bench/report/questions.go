@@ -56,6 +56,7 @@ var questions = []question{
 		title:    "And readers beside writers?",
 		text:     "8 clients that read and 2 that write, each for a millisecond.",
 		families: []string{"redis/readwrite", "etcd/readwrite", "zookeeper/readwrite", "mysql/readwrite", "postgres/readwrite", "sqlite/readwrite"},
+		sizes:    []int{0, 8},
 		figures:  []string{"acq/s", "writes/s", "longest write wait ms", "commands/acq"},
 	},
 	{
