@@ -322,6 +322,18 @@ func TestDeadPlacesOfEachKind(t *testing.T) {
 	}
 }
 
+// A place that has lost its end, by hand, is gone, and breaks no attempt of others.
+func TestPlaceWithoutAnEnd(t *testing.T) {
+	b, c := stringOf(t)
+	held := request("", driver.Exclusive)
+	acquire(t, b, held)
+	line := places(t, b, held.Name, driver.Read, driver.Read, driver.Write)
+	must.OK(t, c.ZRem(t.Context(), b.layout.QueueKeys(held.Name)[1], placeOf(b, line[1])).Err())
+	release(t, b, held)
+	refused(t, b, line[2], driver.ErrHeld)
+	mayHold(t, b, line, 0)
+}
+
 // A name that is deleted by hand is free: what was kept beside it counts for nothing.
 func TestDeletedNameIsFree(t *testing.T) {
 	b, c := stringOf(t)

@@ -362,7 +362,7 @@ if admits(place, held, room, first) then
   return id
 end
 for _, who in ipairs(ready(held, room, first)) do
-  if (who == first and ends or redis.call('ZSCORE', tickets, who)) - now > turnLife then
+  if (who == first and ends or redis.call('ZSCORE', tickets, who) or 0) - now > turnLife then
     redis.call('ZADD', tickets, now + turnLife, who)
     ends = who == first and now + turnLife or ends
   end
