@@ -25,6 +25,9 @@ import (
 
 const clients = "../../clients"
 
+// pythonPath is absolute, since the client's own tests run in another folder.
+var pythonPath, _ = filepath.Abs(filepath.Join(clients, "python", "src"))
+
 // language is one whose client is tested.
 type language struct {
 	name string
@@ -43,7 +46,7 @@ var languages = []*language{
 			return command(tb, "python3", append([]string{"-W", "error", "peer.py"}, urls...)...)
 		},
 		own: func(tb testing.TB) *exec.Cmd {
-			cmd := command(tb, "python3", "-W", "error", "-m", "unittest")
+			cmd := command(tb, "python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests")
 			cmd.Dir = filepath.Join(clients, "python")
 			return cmd
 		},
@@ -91,7 +94,7 @@ func eachClient(t *testing.T, test func(t *testing.T, l *language)) {
 func command(tb testing.TB, tool string, args ...string) *exec.Cmd {
 	tb.Helper()
 	cmd := exec.Command(testserver.Tool(tb, tool), args...)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(clients, "python"), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+pythonPath, "PYTHONDONTWRITEBYTECODE=1")
 	return cmd
 }
 

@@ -1,4 +1,4 @@
-"""python3 -m unittest tests the client against a server that answers as each test says."""
+"""Tests the client for threads against a server that answers as each test says."""
 
 import http.server
 import json
@@ -11,6 +11,7 @@ import unittest
 import unittest.mock
 
 import distlock
+from distlock._client import Client
 
 TOKEN = "secret-of-the-tests"
 
@@ -23,13 +24,20 @@ class FakeServer:
     """
 
     def __init__(self, backend="fake", path=None, mixed_up=False, **answers):
-        self.backend, self.answers, self.requests = backend, {"release": [(204, None)], **answers}, []
+        self.backend, self.answers, self.requests = backend, {"release": [(204, None)], "probe": [(200, {})], **answers}, []
         fake, mutex = self, threading.Lock()
 
         class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                self.answer("probe", None)
+
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                call = self.path.rsplit("/", 1)[1]
+                self.answer(self.path.rsplit("/", 1)[1], body)
+
+            def answer(self, call, body):
                 with mutex:
                     fake.requests.append((call, body, self.headers))
                     rest = fake.answers[call]
@@ -45,6 +53,7 @@ class FakeServer:
                 if fake.backend is not None:
                     self.send_header("Distlock-Backend", fake.backend)
                 text = b"" if body is None else json.dumps(body).encode()
+                self.send_header("Content-Type", "application/x-ndjson" if call == "renew" and status == 200 else "application/json")
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -145,7 +154,7 @@ class ClientTest(unittest.TestCase):
     def test_held(self):
         server = self.serve(acquire=[HELD])
         error = self.refused(distlock.Held, server, wait=0)
-        self.assertEqual("6", error.holders[0]["fence"])
+        self.assertEqual("6", str(error.holders[0].fence))
         self.assertIn("job? (pid 5 on h)", str(error))
         self.assertEqual([], server.calls("release"))  # nothing was taken
 
@@ -271,7 +280,7 @@ class ClientTest(unittest.TestCase):
             return RENEWED
 
         server = self.serve(acquire=[grant(ttl_ms=1_500)], renew=[renew])  # trusted for half a second
-        with unittest.mock.patch.object(distlock.Lease, "_watch", lambda _: None):  # as if its thread did not run
+        with unittest.mock.patch.object(Client, "_has_ended", lambda *_: False):  # as if it did not look at the clock
             lease = self.locks(server).lock("x", ttl=12)
         answered.wait()
         time.sleep(0.1)  # were that too short, the test would only see less

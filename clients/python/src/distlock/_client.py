@@ -1,0 +1,453 @@
+"""The client itself: it takes, renews and releases, in one event loop, for threads and for asyncio."""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import os
+import random
+import socket
+import sys
+import time
+import warnings
+from typing import Any, Callable, Coroutine, Dict, List, Mapping, Optional, Set, Tuple, Type
+
+from ._errors import Denied, Error, Event, Holder, Invalid, Lost, Unavailable, held, holders
+from ._hold import NEVER, BaseLease, Claim, Hold, new_owner
+from ._servers import NO_FACT, Servers
+from ._wire import POLL, RENEWAL, RENEWAL_BYTES, granted, margin, patience, segment
+
+log = logging.getLogger("distlock")
+
+_FINAL: Dict[str, Type[Error]] = {
+    "invalid": Invalid, "unsupported": Invalid, "denied": Denied, "other": Unavailable,
+}
+
+_CLOSED = "the client was closed"
+
+ASIDE = 2.0  # seconds for which a leader that gave up lets the others have their turn
+
+
+def standing(meta: Optional[Mapping[str, str]]) -> Dict[str, str]:
+    """Returns what others see of the holder."""
+    program = os.path.basename(sys.argv[0] if getattr(sys, "argv", None) else "") or "python"
+    return {"host": socket.gethostname(), "pid": str(os.getpid()), "program": program, **(meta or {})}
+
+
+class Client:
+    """Takes, renews and releases holds. All its methods run in its loop."""
+
+    def __init__(self, servers: Servers, tell: Callable[[Event], None], lost: Callable[[BaseLease], None]) -> None:
+        self._servers, self._tell, self._lost = servers, tell, lost
+        self._holds: Set[Hold] = set()  # that live, or are kept for min_hold
+        self._tasks: "Set[asyncio.Task[Any]]" = set()
+        self._attempts: "Set[asyncio.Task[Any]]" = set()  # those that take
+        self._heap: List[Tuple[float, int, Hold]] = []  # when to look at a hold next
+        self._count = itertools.count(1)
+        self._timer: Optional[asyncio.TimerHandle] = None
+        self._timer_at = NEVER
+        self.closed = False
+
+    @property
+    def holds(self) -> List[Hold]:
+        """The holds that live."""
+        return list(self._holds)
+
+    @property
+    def let_in(self) -> bool:
+        """Whether a server has let this client in before."""
+        return self._servers.let_in
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Runs work as a task of the client, which does not end with the one who waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ran)
+        return task
+
+    def _ran(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not complain if nobody waits any more
+
+    # Taking
+
+    def take(self, hold: Hold) -> "asyncio.Task[Any]":
+        """Begins to take a hold. drop ends that, however far it has come."""
+        hold.task = task = self.run(self._take(hold))
+        self._attempts.add(task)
+        task.add_done_callback(self._attempts.discard)
+        return task
+
+    async def _take(self, hold: Hold) -> None:
+        start = time.monotonic()
+        try:
+            if self.closed or hold.ended:
+                raise Unavailable(_CLOSED)
+            await self._acquire(hold, start)
+            self._event("taken", hold, start)
+        except BaseException as e:
+            hold.end("failed")
+            self._event("failed", hold, start)
+            if isinstance(e, asyncio.CancelledError) and self.closed:
+                raise Unavailable(_CLOSED) from None
+            raise
+
+    async def _acquire(self, hold: Hold, start: float) -> None:
+        wait, ttl = hold.terms.wait, hold.terms.ttl
+        end = NEVER if wait is None else start + wait
+        tries = failures = 0
+        perhaps = False  # a server may have a hold of this owner, or a place in the queue
+        unsure = False  # a request of this owner had no answer
+        waited = False
+        try:
+            while True:
+                if not await self._servers.acquires.take(max(end - time.monotonic(), patience(ttl))):
+                    raise Unavailable("all connections of the client wait for other locks")
+                try:
+                    sent = time.monotonic()
+                    poll = max(0.0, min(POLL, end - sent))
+                    before, perhaps = perhaps, True
+                    answer = await self._servers.acquire(hold.request(poll), poll + patience(ttl))
+                finally:
+                    self._servers.acquires.give()
+                now, kind, detail = time.monotonic(), answer.kind, answer.detail
+                if kind == "ok":
+                    grant = granted(answer, ttl, sent, now)
+                    if grant is not None:
+                        hold.begin(grant, now)
+                        waited = waited or answer.body["waited_ms"] > 0
+                        self._holds.add(hold)
+                        self._arm(hold)
+                        return
+                    kind, detail = "unknown", "the answer came too late"
+                if poll == 0 and kind != "unknown" and not answer.unsure:
+                    perhaps = before
+                unsure = unsure or kind == "unknown" or answer.unsure
+                waited = waited or kind == "held" and poll > 0
+                if answer.body.get("spent") is True:  # the owner was released, perhaps late: it must make no other attempt
+                    if unsure:
+                        await self._finish(hold.key(), now + patience(ttl), patience(ttl))
+                    hold.owner = new_owner()
+                    perhaps = unsure = False
+                if kind in _FINAL:
+                    raise _FINAL[kind](detail)
+                tries += 1
+                failures = 0 if kind == "held" else failures + 1
+                over = now >= end
+                if over and kind == "held":
+                    raise held(hold.name, holders(answer.body.get("holders")))
+                if over and tries >= 2 * len(self._servers):
+                    raise Unavailable(detail)
+                await _pause(failures, end)
+        except BaseException:
+            if perhaps:
+                await self._finish(hold.key(), time.monotonic() + patience(ttl), patience(ttl))
+            raise
+        finally:
+            if waited:
+                self._event("waited", hold, start)
+
+    async def take_all(self, all_holds: List[Hold]) -> None:
+        """Takes holds in their order, all or none. It gives up if one is lost while it waits for the next."""
+        current: "Optional[asyncio.Task[Any]]" = None
+
+        def give_up() -> None:
+            if current is not None:
+                current.cancel()
+
+        try:
+            for hold in all_holds:
+                hold.when_lost.append(give_up)
+                current = self.take(hold)
+                await asyncio.shield(current)
+                for earlier in all_holds:
+                    if earlier.ended:
+                        raise Lost(f"{earlier.name!r} was lost while its owner waited for {hold.name!r}")
+                    if earlier is hold:
+                        break
+        except BaseException:
+            lost = next((h for h in all_holds if h.ended == "lost"), None)
+            for hold in reversed(all_holds):
+                self.drop(hold, "released")
+            if lost is not None:
+                raise Lost(f"{lost.name!r} was lost before all locks were taken") from None
+            raise
+
+    # Ending
+
+    def abandon(self, hold: Hold, claim: Claim) -> None:
+        """Ends what a caller was interrupted in."""
+        claim.released = True
+        hold.detach(claim.ref)
+        if hold.lease() is None:
+            self.drop(hold, "released")
+
+    def drop(self, hold: Hold, why: str = "forgotten") -> None:
+        """Ends a hold that nobody has: an attempt, or one that was granted."""
+        if hold.task is not None and not hold.task.done():
+            hold.task.cancel()  # it releases what it may have
+        elif hold in self._holds and hold.end(why):
+            self._holds.discard(hold)
+            self._event(why, hold, hold.since)
+            self.run(self._finish(hold.key(), max(hold.deadline, time.monotonic()), patience(hold.terms.ttl)))
+            if why == "forgotten":
+                warnings.warn(f"the lease of {hold.name!r} was forgotten without a release", ResourceWarning, 2)
+        elif hold.task is None:
+            hold.end("failed")  # before it has begun
+
+    async def release(self, hold: Hold, claim: Claim) -> None:
+        """Ends a lease. With the last one its hold is released."""
+        if claim.released:
+            return
+        claim.released = True
+        hold.detach(claim.ref)
+        if hold.lease() is not None:
+            if hold.ended == "lost":
+                raise Lost(f"{hold.name!r} was lost before its release")
+            return
+        if hold.ended in ("forked", "failed", "closed"):
+            raise Lost(f"{hold.name!r} is lost")
+        now, ttl = time.monotonic(), hold.terms.ttl
+        if now >= hold.deadline:
+            self.lose(hold)
+        if hold.end("released"):
+            left = hold.min_hold_left()
+            if left > 0:
+                self._keep(hold, now + left)
+                return
+            self._holds.discard(hold)
+            self._event("released", hold, hold.since)
+        kind, detail, was_lost = "lost", "", hold.ended == "lost"
+        if not hold.gone:  # one that is lost by the clock may live on at the backend
+            until = now if was_lost else max(hold.deadline, now)
+            kind, detail = await self._finish(hold.key(), until, patience(ttl))
+        hold.gone = True
+        if was_lost or kind == "lost":
+            hold.lost.set()
+            raise Lost(f"{hold.name!r} was lost before its release")
+        if kind != "ok":
+            raise Unavailable(f"the release of {hold.name!r} was not confirmed: {detail}")
+
+    def _keep(self, hold: Hold, until: float) -> None:
+        """Lets a hold live until min_hold is over, also if this process ends before."""
+        hold.kept_until = until
+        if until > hold.deadline:
+            hold.due = 0.0
+        self._arm(hold)
+
+    async def _finish(self, key: Mapping[str, Any], until: float, timeout: float) -> Tuple[str, str]:
+        """Releases until an answer, for a few tries. Returns what became of it."""
+        try:
+            return await self._release(key, until, timeout)
+        except asyncio.CancelledError:  # the loop ends: once more, so that the lock is not left for its TTL
+            await self._release(key, time.monotonic(), min(timeout, 1.0))
+            raise
+
+    async def _release(self, key: Mapping[str, Any], until: float, timeout: float) -> Tuple[str, str]:
+        unknown, detail = False, ""
+        for n in range(2 + 2 * len(self._servers)):
+            if n:
+                await _pause(n, until)
+                if time.monotonic() >= until:
+                    break
+            answer = await self._servers.release(key, timeout)
+            if answer.kind == "lost" and (unknown or answer.unsure):
+                return "ok", ""  # an earlier request has released it
+            if answer.kind not in NO_FACT:
+                return answer.kind, answer.detail
+            unknown, detail = unknown or answer.kind == "unknown", answer.detail
+        return "unknown", detail
+
+    def lose(self, hold: Hold) -> None:
+        if hold.end("lost"):
+            self.was_lost(hold)
+
+    def was_lost(self, hold: Hold) -> None:
+        """Tells all who have to know that a hold is lost."""
+        self._holds.discard(hold)
+        hold.lost.set()
+        self._event("lost", hold, hold.since)
+        for call in hold.when_lost:
+            call()
+        lease = hold.lease()
+        if lease is not None and hold.terms.on_lost is not None:
+            self._lost(lease)
+
+    def close_inherited(self) -> None:
+        """Ends all in a forked child: the holds are its parent's, and so is the loop."""
+        for hold in self.holds:
+            hold.end("forked")
+        self._servers.close_inherited()
+
+    async def close(self, release: bool = True) -> None:
+        """Ends what is under way, and releases all holds. Kept ones end when their TTL does."""
+        self.closed = True
+        for hold in list(self._holds) if release else ():
+            if hold.end("closed"):
+                self._holds.discard(hold)
+                hold.lost.set()
+                self._event("released", hold, hold.since)
+                self.run(self._finish(hold.key(), max(hold.deadline, time.monotonic()), patience(hold.terms.ttl)))
+        me = asyncio.current_task()
+        for task in list(self._attempts):
+            task.cancel()
+        others = {t for t in self._tasks if t is not me}
+        if others:
+            await asyncio.wait(others, timeout=2.0)
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """Closes the connections. Nothing is renewed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._servers.close()
+        await asyncio.sleep(0)
+
+    # Renewing
+
+    def _arm(self, hold: Hold) -> None:
+        """Notes when to look at a hold next."""
+        when = hold.deadline if hold.renewing else min(hold.due, hold.deadline)
+        if hold.kept_until:
+            when = min(when, hold.kept_until)
+        hold.entry = next(self._count)
+        heapq.heappush(self._heap, (when, hold.entry, hold))
+        if when < self._timer_at:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer_at = self._heap[0][0]
+        # The loop's clock is the monotonic one, too, but does not say so.
+        self._timer = loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        self._timer, self._timer_at = None, NEVER
+        now = time.monotonic()
+        due: Dict[float, List[Hold]] = {}  # by how long a request may take
+        # Leases that are due soon are renewed with those that are due, and from then on are due together.
+        while self._heap and self._heap[0][0] <= now + self._heap[0][2].terms.ttl / 30:
+            when, entry, hold = heapq.heappop(self._heap)
+            if entry != hold.entry or hold not in self._holds:
+                continue
+            if when > now and not (when == hold.due and not hold.renewing):
+                heapq.heappush(self._heap, (when, entry, hold))
+                break
+            if not self._has_ended(hold, now):
+                if hold.due <= now + hold.terms.ttl / 30 and not hold.renewing and not self.closed:
+                    hold.renewing = True
+                    due.setdefault(patience(hold.terms.ttl), []).append(hold)
+                self._arm(hold)
+        for timeout, found in due.items():
+            for chunk in _chunks(found):
+                self.run(self._renew(chunk, timeout))
+        if self._heap:
+            self._set_timer()
+
+    def _has_ended(self, hold: Hold, now: float) -> bool:
+        """Ends a hold that is not to be renewed any more."""
+        if hold.kept_until:
+            if now < min(hold.kept_until, hold.deadline):
+                return False
+            self._holds.discard(hold)
+            self._event("released", hold, hold.since)
+            self.run(self._finish(hold.key(), max(hold.deadline, now), patience(hold.terms.ttl)))
+        elif now >= hold.deadline:
+            self.lose(hold)
+        elif hold.lease() is None:
+            self.drop(hold)
+        else:
+            return False
+        return True
+
+    async def _renew(self, chunk: List[Tuple[Hold, bytes, float]], timeout: float) -> None:
+        start, found = time.monotonic(), {}
+        try:
+            found = await self._servers.renew([text for _, text, _ in chunk], timeout)
+        finally:
+            for i, (hold, _, ttl) in enumerate(chunk):
+                self._renewed(hold, found.get(i, "unknown"), start, ttl)
+
+    def _renewed(self, hold: Hold, kind: str, start: float, ttl: float) -> None:
+        hold.renewing = False
+        if kind == "ok":
+            hold.prolong(start + ttl - margin(hold.terms.ttl))
+            hold.due = start + hold.terms.ttl / 3
+            if hold.kept_until and hold.deadline >= hold.kept_until:
+                hold.due = NEVER
+        elif kind == "lost":
+            hold.gone = True
+            if hold.kept_until:
+                self._holds.discard(hold)
+            self.lose(hold)
+        else:
+            hold.due = time.monotonic() + hold.terms.ttl / 30
+        if hold in self._holds:
+            self._arm(hold)
+
+    async def extend(self, hold: Hold, ttl: float) -> None:
+        """Renews a hold by hand."""
+        kind, start = "unknown", 0.0
+        for n in range(1 + 2 * len(self._servers)):
+            if n:
+                await _pause(n, hold.deadline)
+            if hold.ended or time.monotonic() >= hold.deadline:
+                self.lose(hold)
+                raise Lost(f"{hold.name!r} is lost")
+            start = time.monotonic()
+            kind = (await self._servers.renew([hold.renewal(ttl)], patience(hold.terms.ttl))).get(0, "unknown")
+            if kind in ("ok", "lost", "invalid", "unsupported", "denied"):
+                break
+        if kind == "ok":
+            hold.prolong(start + ttl - margin(ttl))
+            if hold.remaining() > 0:
+                self._arm(hold)
+                return
+            kind = "lost"
+        if kind == "lost":
+            self.lose(hold)
+            raise Lost(f"{hold.name!r} is lost")
+        error = _FINAL.get(kind, Unavailable)
+        raise error(f"{hold.name!r} was not extended by {ttl} s: the server's answer is {kind}")
+
+    # Asking
+
+    async def holders(self, name: str) -> List[Holder]:
+        """Returns the holders of a lock."""
+        answer = await self._servers.ask("/v1/locks/" + segment(name), 5.0)
+        if answer.kind == "ok" and answer.body.get("name") == name:
+            return holders(answer.body.get("holders"))
+        raise _FINAL.get(answer.kind, Unavailable)(answer.detail)
+
+    def _event(self, kind: str, hold: Hold, since: float) -> None:
+        self._tell(Event(kind, hold.name, max(0.0, time.monotonic() - since)))
+
+
+def _chunks(found: List[Hold]) -> List[List[Tuple[Hold, bytes, float]]]:
+    """Divides holds into those of one request each, with the TTL that each gets."""
+    chunks: List[List[Tuple[Hold, bytes, float]]] = []
+    size = RENEWAL_BYTES
+    for hold in found:
+        ttl = hold.terms.ttl
+        if hold.kept_until:
+            ttl = max(ttl, hold.min_hold_left() + margin(ttl))
+        text = hold.renewal(ttl)
+        if size + len(text) + 100 > RENEWAL_BYTES or len(chunks[-1]) == RENEWAL:
+            chunks.append([])
+            size = 0
+        chunks[-1].append((hold, text, ttl))
+        size += len(text) + 1
+    return chunks
+
+
+def again(e: Error, client: Client) -> bool:
+    """Reports whether a candidate goes on after an error: a right may be given back, and a server may be mended."""
+    return isinstance(e, (Unavailable, Lost)) or isinstance(e, Denied) and client.let_in
+
+
+async def _pause(failures: int, end: float) -> None:
+    pause = min(1.0, 0.025 * 2 ** min(failures, 10)) * random.uniform(0.5, 1)
+    await asyncio.sleep(max(0.0, min(pause, end - time.monotonic())))

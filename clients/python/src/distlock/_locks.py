@@ -1,0 +1,413 @@
+"""Locks and leases for threads."""
+
+import functools
+import inspect
+import ssl
+import threading
+import time
+import weakref
+from types import TracebackType
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Type, TypeVar, cast
+
+from ._client import ASIDE, Client, again, standing
+from ._errors import Error, Event, Held, Holder, Invalid, Lost, Unavailable
+from ._hold import BaseLease, Hold, nested, sorted_names
+from ._secrets import Certificates, Token
+from ._servers import Servers
+from ._wire import Terms
+from ._worker import Teller, Worker, call_on_lost, process
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Lease(BaseLease):
+    """A lock that is held. It is renewed until it is released, lost or forgotten.
+
+    It is a context manager, whose end releases the lock. A lease that nobody has any more is released, too, and told to
+    on_event.
+    """
+
+    def __init__(self, locks: "Locks", worker: Worker, hold: Hold, owner: "Optional[Lease]" = None) -> None:
+        super().__init__(hold, owner)
+        self._locks, self._worker = locks, worker
+
+    @property
+    def lost(self) -> threading.Event:
+        """Is set when the lease is lost, before another can have the lock."""
+        return cast(threading.Event, self._hold.lost)
+
+    def check(self) -> None:
+        """Raises Lost if the lease has ended. It compares the clock itself, and so needs no thread to run."""
+        self._check(self._expired)
+
+    def _expired(self, hold: Hold) -> None:
+        if hold.end("lost"):
+            hold.lost.set()
+            self._worker.submit(self._worker.client.was_lost, hold)
+
+    def extend(self, ttl: float) -> None:
+        """Renews the lease now, so that it lives for ttl seconds at least. Later renewals are as before.
+
+        Raises Lost, or Unavailable if no server has confirmed it.
+        """
+        Terms(ttl=ttl)
+        self.check()
+        self._worker.run(self._worker.client.extend, self._hold, ttl)
+
+    def release(self) -> None:
+        """Releases the lock.
+
+        With min_hold it returns at once, and the lock is released when that is over. Raises Lost if the lock was lost
+        before, and Unavailable if no server has confirmed the release: then the lock ends with its TTL. Another call does
+        nothing, or raises Lost again.
+        """
+        if not self._is_over():
+            self._worker.run(self._worker.client.release, self._hold, self._claim)
+
+    def _abandon(self) -> None:
+        """Ends what a caller was interrupted in."""
+        self._worker.submit(self._worker.client.abandon, self._hold, self._claim)
+
+    def __enter__(self) -> "Lease":
+        return Lease(self._locks, self._worker, self._hold, self)
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]] = None, error: Optional[BaseException] = None,
+        trace: Optional[TracebackType] = None,
+    ) -> None:
+        try:
+            self.release()
+        except Lost:
+            if kind is None:
+                raise
+        except Error:
+            pass  # the work is done, and the TTL ends the lock
+
+
+class Leases:
+    """Several locks that are held together. It is a context manager, and iterates over its leases by name."""
+
+    def __init__(self, leases: List[Lease], lost: threading.Event) -> None:
+        self._leases, self._lost = leases, lost
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._leases)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __getitem__(self, name: str) -> Lease:
+        for lease in self._leases:
+            if lease.name == name:
+                return lease
+        raise KeyError(name)
+
+    @property
+    def lost(self) -> threading.Event:
+        """Is set when one of them is lost. It is the lost of each, too."""
+        return self._lost
+
+    def check(self) -> None:
+        """Raises Lost if one of them has ended."""
+        for lease in self._leases:
+            lease.check()
+
+    def release(self) -> None:
+        """Releases all of them, the last one first, even if some fail. It raises the first error then."""
+        errors: List[Error] = []
+        for lease in reversed(self._leases):
+            try:
+                lease.release()
+            except Error as e:
+                errors.append(e)
+        if errors:
+            raise min(errors, key=lambda e: not isinstance(e, Lost))
+
+    def __enter__(self) -> "Leases":
+        return Leases([lease.__enter__() for lease in self._leases], self._lost)
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]] = None, error: Optional[BaseException] = None,
+        trace: Optional[TracebackType] = None,
+    ) -> None:
+        try:
+            self.release()
+        except Lost:
+            if kind is None:
+                raise
+        except Error:
+            pass
+
+
+class Locks:
+    """The locks of a server, or of several servers before the same backend. It is safe for threads.
+
+    urls are such as http://host:7077, https://host or http+unix:///run/distlock.sock. The next one is used when one gives no
+    answer, and stays in use then.
+
+    token, or the content of token_file, is what the server knows this client by. cert_file and key_file are a client
+    certificate, ca_file has the authorities that sign the servers' (PEM); tls is an ssl.SSLContext in place of these. Files
+    are read again when they change.
+
+    meta is shown to others beside host, pid and program. on_event is called with an Event when a lock is taken, lost or
+    released, in a thread of its own. connections bounds how many requests for locks are under way at once, and how many
+    connections to each server are kept open.
+
+    One daemon thread serves all leases. It begins with the first lock. Leases that are left when the interpreter ends are
+    released; if a daemon thread works on, they end with their TTL. In a forked child all leases are lost, and the client
+    begins anew.
+    """
+
+    def __init__(
+        self,
+        *urls: str,
+        token: Optional[str] = None,
+        token_file: Optional[str] = None,
+        tls: Optional[ssl.SSLContext] = None,
+        cert_file: Optional[str] = None,
+        key_file: Optional[str] = None,
+        ca_file: Optional[str] = None,
+        meta: Optional[Mapping[str, str]] = None,
+        on_event: Optional[Callable[[Event], Any]] = None,
+        connections: int = 64,
+    ) -> None:
+        tokens, certificates = Token(token, token_file), Certificates(tls, cert_file, key_file, ca_file)
+        self._servers: Callable[[], Servers] = lambda: Servers(urls, tokens, certificates, connections)
+        self._servers()  # tells of wrong arguments
+        self._meta, self._on_event = meta, on_event
+        self._closed = False
+        self._begin()
+        process.add(self)
+
+    def _begin(self) -> None:
+        self._mutex = threading.RLock()  # a signal's handler may use the client, too
+        self._worker: Optional[Worker] = None
+        self._mine = threading.local()  # the holds of each thread, by name
+
+    def _work(self) -> Worker:
+        worker = self._worker
+        if worker is None:
+            with self._mutex:
+                if self._closed:
+                    raise Unavailable("the client was closed")
+                tell = Teller(self._on_event).tell if self._on_event is not None else _nobody
+                worker = self._worker = self._worker or Worker(lambda: Client(self._servers(), tell, call_on_lost))
+        return worker
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        wait: Optional[float] = None,
+        mode: str = "exclusive",
+        limit: Optional[int] = None,
+        meta: Optional[Mapping[str, str]] = None,
+        min_hold: float = 0.0,
+        renew: bool = True,
+        reentrant: bool = False,
+        on_lost: Optional[Callable[[Lease], Any]] = None,
+    ) -> Lease:
+        """Takes a lock and returns its Lease, which is a context manager.
+
+        ttl      seconds for which the lock outlives a process that died
+        wait     seconds for which to wait for it; None is for ever, and 0 is one try. The queue is always fair
+        mode     exclusive, or write and read: one writer or many readers
+        limit    makes it a semaphore with so many permits; all its users give the same limit
+        meta     is shown to others, beside the client's
+        min_hold seconds for which it is held at least: a release returns at once, and has its effect then
+        renew    False: the lease ends after its ttl, unless extend is called
+        reentrant if this thread has the lock already, it gets another lease of the same hold, which is released with
+                 the last of them
+        on_lost  is called with the lease, in a thread of its own, when it is lost
+
+        Raises Held, Invalid, Denied or Unavailable. An interrupt leaves nothing behind.
+        """
+        return self._take(name, Terms(ttl, wait, mode, limit, meta, min_hold, renew, reentrant, on_lost))
+
+    def try_lock(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        mode: str = "exclusive",
+        limit: Optional[int] = None,
+        meta: Optional[Mapping[str, str]] = None,
+        min_hold: float = 0.0,
+        renew: bool = True,
+        reentrant: bool = False,
+        on_lost: Optional[Callable[[Lease], Any]] = None,
+    ) -> Optional[Lease]:
+        """Makes one attempt at a lock, and returns None if others hold it. See lock."""
+        try:
+            return self._take(name, Terms(ttl, 0, mode, limit, meta, min_hold, renew, reentrant, on_lost))
+        except Held:
+            return None
+
+    def lock_all(
+        self,
+        names: Iterable[str],
+        *,
+        ttl: float = 30.0,
+        wait: Optional[float] = None,
+        mode: str = "exclusive",
+        limit: Optional[int] = None,
+        meta: Optional[Mapping[str, str]] = None,
+        min_hold: float = 0.0,
+        renew: bool = True,
+        on_lost: Optional[Callable[[Lease], Any]] = None,
+    ) -> Leases:
+        """Takes several locks, all or none, and returns their Leases. See lock.
+
+        They are taken in the order of their names, so that two programs can't wait for each other. wait is for all of them.
+        Raises Lost if one is lost while another is waited for.
+        """
+        terms = Terms(ttl, wait, mode, limit, meta, min_hold, renew, False, on_lost)
+        worker, lost = self._work(), threading.Event()
+        leases = [self._new(worker, name, terms, lost) for name in sorted_names(names)]
+        try:
+            worker.run(worker.client.take_all, [lease._hold for lease in leases])
+            for lease in leases:
+                self._know(lease)
+            return Leases(leases, lost)
+        except BaseException:
+            for lease in leases:
+                lease._abandon()
+            raise
+
+    def guard(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        wait: Optional[float] = None,
+        mode: str = "exclusive",
+        limit: Optional[int] = None,
+        meta: Optional[Mapping[str, str]] = None,
+        min_hold: float = 0.0,
+        renew: bool = True,
+        reentrant: bool = False,
+        on_lost: Optional[Callable[[Lease], Any]] = None,
+    ) -> Callable[[F], F]:
+        """Decorates a function, which then runs only while the lock is held. See lock.
+
+        Where the function needs the lease, use with self.lock(…) as lease.
+        """
+        terms = Terms(ttl, wait, mode, limit, meta, min_hold, renew, reentrant, on_lost)
+
+        def decorate(f: F) -> F:
+            if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
+                raise TypeError(f"{f!r} returns before its work is done: use distlock.aio, or a with statement in it")
+
+            @functools.wraps(f)
+            def guarded(*args: Any, **kw: Any) -> Any:
+                with self._take(name, terms):
+                    return f(*args, **kw)
+
+            return cast(F, guarded)
+
+        return decorate
+
+    def elect(
+        self,
+        name: str,
+        lead: Callable[[Lease], Any],
+        *,
+        ttl: float = 30.0,
+        meta: Optional[Mapping[str, str]] = None,
+        on_lost: Optional[Callable[[Lease], Any]] = None,
+    ) -> None:
+        """Campaigns for as long as the client is open, and calls lead with the lease whenever it is elected.
+
+        lead returns soon after lease.lost is set, or raises Lost from lease.check. It campaigns again then, and, two seconds
+        later, when lead returns before. An error of lead while it leads ends elect, and so do an interrupt, close, which
+        raises Unavailable, and a refusal by servers that have never let this client in.
+        """
+        terms = Terms(ttl, None, meta=meta, on_lost=on_lost)
+        while True:
+            try:
+                lease = self._take(name, terms)
+            except Error as e:
+                if self._closed or not again(e, self._work().client):
+                    raise
+                time.sleep(ASIDE / 2)
+                continue
+            try:
+                with lease as term:
+                    lead(term)
+                time.sleep(ASIDE)
+            except Exception:
+                if lease._hold.ended != "lost":
+                    raise
+
+    def locked(self, name: str) -> bool:
+        """Reports whether somebody holds the lock. It needs the right see. Another may take or release it at once."""
+        return self.holder(name) is not None
+
+    def holder(self, name: str) -> Optional[Holder]:
+        """Returns who holds the lock: the first one of several, None if it is free. It needs the right see."""
+        worker = self._work()
+        found: List[Holder] = worker.run(worker.client.holders, name)
+        return found[0] if found else None
+
+    def close(self) -> None:
+        """Releases all leases, whose lost is set before, and ends the client."""
+        with self._mutex:
+            self._closed, worker = True, self._worker
+        if worker is not None:
+            worker.close()
+
+    def __enter__(self) -> "Locks":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _new(self, worker: Worker, name: str, terms: Terms, lost: threading.Event) -> Lease:
+        client = worker.client
+        hold = Hold(name, terms, standing(self._meta), lost, lambda hold: worker.submit(client.drop, hold))
+        return Lease(self, worker, hold)
+
+    def _known(self) -> "weakref.WeakValueDictionary[str, Hold]":
+        try:
+            return cast("weakref.WeakValueDictionary[str, Hold]", self._mine.holds)
+        except AttributeError:
+            self._mine.holds = weakref.WeakValueDictionary()
+            return cast("weakref.WeakValueDictionary[str, Hold]", self._mine.holds)
+
+    def _know(self, lease: Lease) -> None:
+        self._known()[lease.name] = lease._hold
+
+    def _take(self, name: str, terms: Terms) -> Lease:
+        worker = self._work()
+        if terms.reentrant:
+            outer = nested(self._known().get(name), terms)
+            if outer is not None:
+                return Lease(self, worker, outer)
+        lease = self._new(worker, name, terms, threading.Event())
+        try:
+            worker.wait(worker.client.take, lease._hold)
+            self._know(lease)
+            return lease
+        except BaseException:
+            lease._abandon()
+            raise
+
+    def _forked(self) -> None:
+        worker = self._worker
+        self._begin()
+        if worker is not None:
+            for hold in worker.client.holds:
+                hold.lost = threading.Event()  # the old one may be in use by a thread that is not in the child
+                hold.lost.set()
+            worker.abandon()
+
+    def _exit(self, release: bool) -> None:
+        worker = self._worker
+        if worker is not None:
+            self._closed = True
+            worker.close(release)
+
+
+def _nobody(_: Event) -> None:
+    pass

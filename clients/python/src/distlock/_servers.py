@@ -1,0 +1,226 @@
+"""The servers of a client: one is in use, and the next one when that gives no answer."""
+
+import asyncio
+import math
+import os
+import time
+from collections import deque
+from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence
+
+from ._http import Connection, NoAnswerError, Server
+from ._secrets import Certificates, Token
+from ._wire import Answer, Response, encode, judge, outcomes, parse
+
+# A host that is off costs about a second: that of connecting to it, or that of a request without an answer in DOUBT and a
+# probe of PROBE beside it. With one server there is nothing to be gained by haste.
+CONNECT, CONNECT_ONLY = 1.0, 3.0
+DOUBT, DOUBT_AGAIN = 0.5, 2.0
+PROBE, PROBE_ONLY = 0.7, 3.0
+
+NO_FACT = ("unknown", "unsent", "other")
+
+
+class Slots:
+    """Bounds how many requests are under way at once. The others wait in their order."""
+
+    def __init__(self, n: int) -> None:
+        self._free = n
+        self._queue: "Deque[asyncio.Future[bool]]" = deque()
+
+    async def take(self, seconds: float = math.inf) -> bool:
+        """Waits for a slot, and reports whether there was one in time."""
+        if self._free > 0:
+            self._free -= 1
+            return True
+        loop = asyncio.get_running_loop()
+        turn: "asyncio.Future[bool]" = loop.create_future()
+        self._queue.append(turn)
+        timer = loop.call_later(min(seconds, 1e6), _refuse, turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self.give()
+            raise
+        finally:
+            timer.cancel()
+
+    def give(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self._free += 1
+
+
+def _refuse(turn: "asyncio.Future[bool]") -> None:
+    if not turn.done():
+        turn.set_result(False)
+
+
+class Servers:
+    """Sends requests, in one event loop. The server in use stays that until it fails."""
+
+    def __init__(self, urls: Sequence[str], token: Token, certificates: Certificates, connections: int) -> None:
+        if not urls:
+            raise ValueError("Locks wants the URL of a server")
+        if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
+            raise ValueError(f"connections is {connections!r}: want a number, at least 1")
+        self._servers = [Server(parse(u), certificates, connections) for u in urls]
+        self._token = token
+        self._at = 0
+        self._backend: Optional[str] = None  # the name of the first one seen
+        self.let_in = False  # some server has let this client in
+        self.acquires, self._others = Slots(connections), Slots(connections)
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def close(self) -> None:
+        for s in self._servers:
+            s.distrust()
+
+    def close_inherited(self) -> None:
+        for s in self._servers:
+            s.close_inherited()
+
+    async def acquire(self, body: Mapping[str, Any], timeout: float) -> Answer:
+        """Asks for a lock. The caller has one of the slots for that."""
+        return await self._call("POST", "/v1/acquire", encode(body), timeout)
+
+    async def release(self, body: Mapping[str, Any], timeout: float) -> Answer:
+        await self._others.take()
+        try:
+            return await self._call("POST", "/v1/release", encode(body), timeout)
+        finally:
+            self._others.give()
+
+    async def renew(self, holds: List[bytes], timeout: float) -> Dict[int, str]:
+        """Renews holds in one request, for which it waits behind no other. Returns what became of each that is known."""
+        at = self._at
+        answer = await self._call("POST", "/v1/renew", b'{"holds":[' + b",".join(holds) + b"]}", timeout)
+        found = outcomes(answer) if answer.kind == "ok" else {}
+        if not any(kind in ("ok", "lost") for kind in found.values()):  # the server works, and its backend does not
+            self._leave(at)
+        return found
+
+    async def ask(self, path: str, timeout: float) -> Answer:
+        """Sends a request that changes nothing, to all servers until one answers."""
+        await self._others.take()
+        try:
+            answer = await self._call("GET", path, None, timeout)
+            for _ in self._servers[1:]:
+                if answer.kind in NO_FACT:
+                    answer = await self._call("GET", path, None, timeout)
+            return answer
+        finally:
+            self._others.give()
+
+    def _leave(self, at: int) -> None:
+        if self._at == at:
+            self._at = (at + 1) % len(self._servers)
+
+    async def _call(self, method: str, path: str, body: Optional[bytes], timeout: float) -> Answer:
+        """Sends one request to the server in use, and makes the next one that if it gives no answer."""
+        at = self._at
+        answer = await self._exchange(self._servers[at], method, path, body, timeout)
+        if answer.kind in NO_FACT:
+            self._leave(at)
+        return answer
+
+    async def _exchange(self, server: Server, method: str, path: str, body: Optional[bytes], timeout: float) -> Answer:
+        end = time.monotonic() + timeout
+        unsure = False
+        while True:
+            c = server.take()
+            try:
+                if c is None:
+                    c = await server.connect(min(timeout, CONNECT if len(self) > 1 else CONNECT_ONLY))
+            except (OSError, ValueError) as e:  # ssl has errors that are ValueErrors
+                return Answer("unknown" if unsure else "unsent", {}, f"{server.address}: {_reason(e)}")
+            request = os.urandom(12).hex()
+            try:
+                response = await self._send(server, c, self._message(server, request, method, path, body), end)
+            except NoAnswerError as e:
+                if e.stale:  # the server has closed an unused connection, as it may; the request is sent again
+                    unsure = True
+                    continue
+                server.distrust()
+                return Answer("unknown", {}, f"{server.address}: no answer")
+            answer = judge(server.address, response, request, self._backend)
+            if answer.kind not in NO_FACT and not (answer.kind == "denied" and response.status == 401):
+                self._backend = self._backend or response.headers["distlock-backend"]
+                self.let_in = self.let_in or answer.kind != "denied"
+            return answer._replace(unsure=unsure)
+
+    async def _send(self, server: Server, c: Connection, message: bytes, end: float) -> Response:
+        loop = asyncio.get_running_loop()
+        doubt: Optional["asyncio.Task[None]"] = None
+
+        def begin() -> None:
+            nonlocal doubt
+            doubt = loop.create_task(self._doubt(server, c))
+
+        timer = loop.call_later(max(0.0, end - time.monotonic()), c.abort)
+        doubts = loop.call_later(DOUBT, begin)
+        try:
+            response = await c.exchange(message)
+            server.seen = time.monotonic()
+            return response
+        finally:
+            timer.cancel()
+            doubts.cancel()
+            if doubt is not None:
+                doubt.cancel()
+            server.give(c)
+
+    async def _doubt(self, server: Server, c: Connection) -> None:
+        """Ends a request whose server shows no sign of life. One that waits for a lock takes its time."""
+        while await self._lives(server):
+            await asyncio.sleep(DOUBT_AGAIN)
+        c.abort()
+
+    async def _lives(self, server: Server) -> bool:
+        if time.monotonic() - server.seen < DOUBT:
+            return True
+        if server.probing is None:
+            server.probing = asyncio.get_running_loop().create_task(self._probe(server))
+        return await asyncio.shield(server.probing)
+
+    async def _probe(self, server: Server) -> bool:
+        """Asks the server for anything, on a connection of its own: an old one may lead nowhere."""
+        try:
+            end = time.monotonic() + (PROBE if len(self) > 1 else PROBE_ONLY)
+            c = await server.connect(end - time.monotonic())
+            request = os.urandom(12).hex()
+            timer = asyncio.get_running_loop().call_later(max(0.0, end - time.monotonic()), c.abort)
+            try:
+                response = await c.exchange(self._message(server, request, "GET", "/v1", None))
+            finally:
+                timer.cancel()
+                server.give(c)
+            if response.headers.get("distlock-request") != request:
+                return False
+            server.seen = time.monotonic()
+            return True
+        except (OSError, ValueError, NoAnswerError):
+            return False
+        finally:
+            server.probing = None
+
+    def _message(self, server: Server, request: str, method: str, path: str, body: Optional[bytes]) -> bytes:
+        a = server.address
+        lines = [f"{method} {a.base}{path} HTTP/1.1", f"Host: {a.authority}", f"Distlock-Request: {request}"]
+        token = self._token.value()
+        if token is not None:
+            lines.append(f"Authorization: Bearer {token}")
+        if self._backend is not None:
+            lines.append(f"Distlock-Backend: {self._backend}")
+        if body is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        return "\r\n".join(lines + ["", ""]).encode("latin-1") + (body or b"")
+
+
+def _reason(e: Exception) -> str:
+    return "no connection in time" if isinstance(e, TimeoutError) else f"{type(e).__name__}: {e}"

@@ -1,0 +1,171 @@
+"""The one thread of a client: it runs the client's event loop, for all leases and for the threads that wait."""
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import queue
+import threading
+import weakref
+from typing import Any, Callable, Coroutine, List, Optional
+
+from ._client import Client, log
+from ._errors import Event, Unavailable
+from ._hold import BaseLease
+
+_OURS = "distlock"  # begins the names of this package's threads
+SLICE = 0.5  # seconds for which a thread waits before it looks whether the worker lives, and where the system has no better
+# way, whether it is interrupted
+
+
+class Worker:
+    """Runs a client in a daemon thread, until nothing refers to the worker any more.
+
+    A signal's handler runs in the main thread, so that nothing here is ever interrupted.
+    """
+
+    def __init__(self, make: Callable[[], Client]) -> None:
+        self.client = make()
+        self.loop = asyncio.SelectorEventLoop()
+        self._stop = weakref.finalize(self, _stop, self.loop)
+        self._stop.atexit = False
+        self._thread = threading.Thread(target=_serve, args=(self.loop, self.client), name=_OURS, daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> None:
+        """Lets the loop call something."""
+        try:
+            self.loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            pass  # the loop has ended, and nothing is renewed
+
+    def wait(self, begin: Callable[..., "asyncio.Task[Any]"], *args: Any, timeout: Optional[float] = None) -> Any:
+        """Lets the loop begin a task, and waits for its result."""
+        done: "concurrent.futures.Future[Any]" = concurrent.futures.Future()
+        self.submit(_begin, done, begin, args)
+        while timeout is None or timeout > 0:
+            try:
+                return done.result(SLICE)
+            except concurrent.futures.TimeoutError:
+                if not self._thread.is_alive():
+                    break
+                timeout = None if timeout is None else timeout - SLICE
+        raise Unavailable("the client was closed")
+
+    def run(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
+        """Lets the loop do work, and waits for its result. The work goes on if the caller is interrupted."""
+        return self.wait(lambda: self.client.run(work(*args)))
+
+    def close(self, release: bool = True) -> None:
+        """Closes the client, and ends the thread."""
+        try:
+            self.wait(lambda: self.client.run(self.client.close(release)), timeout=3.0)
+        except Unavailable:
+            pass
+        self._stop()
+
+    def abandon(self) -> None:
+        """Leaves the thread to the process that has forked this one. To touch the loop would disturb it."""
+        self._stop.detach()
+        self.client.close_inherited()
+        _inherited.append(self)
+
+
+_inherited: List[Worker] = []  # kept, since the end of a loop would disturb its process
+
+
+def _begin(done: "concurrent.futures.Future[Any]", begin: Callable[..., "asyncio.Task[Any]"], args: Any) -> None:
+    def copy(task: "asyncio.Task[Any]") -> None:
+        if task.cancelled():
+            done.set_exception(Unavailable("the client was closed"))
+        elif task.exception() is not None:
+            done.set_exception(task.exception())
+        else:
+            done.set_result(task.result())
+
+    try:
+        begin(*args).add_done_callback(copy)
+    except BaseException as e:
+        done.set_exception(e)
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.call_soon_threadsafe(loop.stop)
+    except RuntimeError:
+        pass
+
+
+def _serve(loop: asyncio.AbstractEventLoop, client: Client) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    loop.run_until_complete(client.disconnect())
+    loop.close()
+
+
+def call_on_lost(lease: BaseLease) -> None:
+    """Calls on_lost in a thread of its own: it may take its time."""
+    call = lease._hold.terms.on_lost
+    try:
+        threading.Thread(target=call, args=(lease,), name=f"{_OURS} on_lost", daemon=True).start()
+    except RuntimeError:
+        log.error("on_lost of %r could not be called: no thread starts", lease.name)
+
+
+class Teller:
+    """Calls on_event in a thread of its own, so that a slow one holds up no renewal."""
+
+    def __init__(self, call: Callable[[Event], Any]) -> None:
+        self._call = call
+        self._events: "queue.SimpleQueue[Event]" = queue.SimpleQueue()
+        self._started = False
+
+    def tell(self, event: Event) -> None:
+        self._events.put(event)
+        if not self._started:
+            self._started = True
+            try:
+                threading.Thread(target=_tell, args=(self._events, self._call), name=f"{_OURS} on_event", daemon=True).start()
+            except RuntimeError:
+                self._started = False  # the interpreter ends
+
+
+def _tell(events: "queue.SimpleQueue[Event]", call: Callable[[Event], Any]) -> None:
+    while True:
+        tell_one(call, events.get())
+
+
+def tell_one(call: Callable[[Event], Any], event: Event) -> None:
+    """Calls on_event, whose exceptions harm nothing."""
+    try:
+        call(event)
+    except Exception:
+        log.exception("on_event failed")
+
+
+class Process:
+    """Ends the clients with the process: in its forked children, and when the interpreter ends."""
+
+    def __init__(self) -> None:
+        self._clients: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._exit)
+
+    def add(self, client: Any) -> None:
+        self._clients.add(client)
+
+    def _forked(self) -> None:
+        for client in list(self._clients):
+            client._forked()
+
+    def _exit(self) -> None:
+        # A daemon thread may still work under a lease: what it holds ends with its TTL.
+        idle = not any(
+            t.daemon and t is not threading.current_thread() and not t.name.startswith(_OURS) for t in threading.enumerate()
+        )
+        for client in list(self._clients):
+            client._exit(idle)
+
+
+process = Process()
