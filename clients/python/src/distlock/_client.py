@@ -9,7 +9,6 @@ import random
 import socket
 import sys
 import time
-import warnings
 from typing import Any, Callable, Coroutine, Dict, List, Mapping, Optional, Set, Tuple, Type
 
 from ._errors import Denied, Error, Event, Holder, Invalid, Lost, Unavailable, held, holders
@@ -192,7 +191,7 @@ class Client:
             self._event(why, hold, hold.since)
             self.run(self._finish(hold.key(), max(hold.deadline, time.monotonic()), patience(hold.terms.ttl)))
             if why == "forgotten":
-                warnings.warn(f"the lease of {hold.name!r} was forgotten without a release", ResourceWarning, 2)
+                log.warning("a lease of %r was forgotten without a release; it is released now", hold.name)
         elif hold.task is None:
             hold.end("failed")  # before it has begun
 

@@ -1,0 +1,109 @@
+"""Tests that nothing is left of a lease that is forgotten, and of a program that is cut short."""
+
+import logging
+import os
+import sys
+import threading
+import time
+import unittest
+
+import distlock
+from serving import ServedTest, eventually
+
+
+class CutShortTest(ServedTest):
+    def test_a_forgotten_lease_is_released_and_told(self):
+        locks = self.client()
+        with self.assertLogs("distlock", "WARNING"):
+            locks.lock(self.name)
+            eventually(lambda: self.heard("forgotten"))
+        self.free()
+        lease = locks.lock(self.name)
+        with lease as view:
+            pass
+        del lease
+        self.assertRaises(distlock.Lost, view.check)
+        self.assertEqual(1, len(self.heard("forgotten")))
+
+    def test_a_fork(self):
+        locks = self.client()
+        with locks.lock(self.name, ttl=1.5) as lease:
+            child = os.fork()
+            if child == 0:
+                ok = lease.lost.is_set() and lease.remaining() == 0
+                ok = ok and locks.try_lock(self.name) is None  # by a thread and connections of its own
+                with locks.lock(self.name + "child"):
+                    ok = ok and locks.locked(self.name)
+                os._exit(0 if ok else 1)
+            self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            time.sleep(1.6)
+            lease.check()
+        self.assertFalse(locks.locked(self.name + "child"))
+
+    def test_the_end_of_the_interpreter(self):
+        locks = self.client()
+        p = self.program("lease = locks.lock(name, ttl=60)\nprint('held', flush=True)\n")
+        self.assertEqual(("held\n", None), p.communicate())
+        self.assertEqual(0, p.returncode)
+        self.assertIsNone(locks.holder(self.name))
+        p = self.program(
+            "def work():\n  with locks.lock(name, ttl=60):\n    print('held', flush=True); time.sleep(100)\n"
+            "threading.Thread(target=work, daemon=True).start(); sys.stdin\ntime.sleep(1)\n"
+        )
+        p.communicate()
+        self.assertIsNotNone(locks.holder(self.name))  # its daemon thread may have worked on
+
+    def test_ctrl_c_in_a_wait(self):
+        locks = self.client()
+        with locks.lock(self.name):
+            p = self.program("print('begins', flush=True)\ntry: locks.lock(name)\nexcept KeyboardInterrupt: print('interrupted')\n")
+            p.stdout.readline()
+            time.sleep(0.3)
+            p.send_signal(2)
+            self.assertEqual("interrupted\n", p.communicate()[0])
+        self.free()
+
+    def interrupted(self, step):
+        """Interrupts with locks.lock(…) at each instruction, but for those between. Nothing is left."""
+        logging.getLogger("distlock").setLevel(logging.ERROR)
+        self.addCleanup(logging.getLogger("distlock").setLevel, logging.NOTSET)
+        locks, at, names = self.client(), 1, []
+        locks.lock(self.name).release()
+        while True:
+            name, count = f"{self.name}/{at}", 0
+            names.append(name)
+
+            def trace(frame, event, _):
+                nonlocal count
+                if "distlock" not in frame.f_code.co_filename:
+                    return None
+                frame.f_trace_opcodes = True
+                count += 1
+                if count == at:
+                    raise KeyboardInterrupt
+                return trace
+
+            over = False
+            try:
+                sys.settrace(trace)
+                try:
+                    with locks.lock(name, ttl=6, wait=60) as lease:
+                        lease.check()
+                finally:
+                    sys.settrace(None)
+                over = True
+            except KeyboardInterrupt:
+                pass
+            if over and count < at:
+                break
+            at += step
+        self.assertGreater(at, 300)
+        eventually(lambda: not locks._worker.client.holds and not locks._worker.client._tasks, "the end of all holds")
+        self.assertEqual([], [n for n in names if locks.locked(n)])
+
+    def test_an_interrupt_leaves_nothing(self):
+        self.interrupted(29)
+
+
+if __name__ == "__main__":
+    unittest.main()

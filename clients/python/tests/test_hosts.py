@@ -1,0 +1,70 @@
+"""Tests what a client does when hosts are off, servers end, and connections break."""
+
+import threading
+import time
+import unittest
+
+from serving import Off, ServedTest, eventually
+
+
+class HostsTest(ServedTest):
+    def test_a_host_that_is_off_costs_about_a_second_once(self):
+        for how in "refused", "reset", "half open", "silent":
+            with self.subTest(how):
+                off, late = Off(self, how), threading.Event()
+                locks = self.client(off.url, self.url)
+                timer = threading.Timer(10, late.set)
+                timer.start()
+                lease = locks.lock(self.name, ttl=30)
+                self.assertFalse(late.is_set())
+                timer.cancel()
+                before = off.connections
+                lease.release()
+                locks.lock(self.name).release()
+                self.assertEqual(before, off.connections)  # the other one is remembered
+
+    def test_a_server_that_drains_and_one_that_was_restarted(self):
+        first, second = self.serve(), self.serve()
+        locks = self.client(first.url, second.url)
+        with locks.lock(self.name, ttl=6) as lease:
+            first.restart()  # all connections are stale
+            lease.extend(10)
+            first.kill(15)
+            lease.extend(11)
+        self.free()
+
+    def test_a_waiter_whose_server_stops_goes_to_the_next(self):
+        first, second = self.serve(), self.serve()
+        locks, other = self.client(first.url, second.url), self.client()
+        held = other.lock(self.name)
+        done = threading.Event()
+
+        def wait():
+            locks.lock(self.name).release()
+            done.set()
+
+        t = threading.Thread(target=wait)
+        t.start()
+        eventually(lambda: locks._worker and locks._worker.client._attempts)
+        time.sleep(0.2)
+        first.process.send_signal(19)
+        held.release()
+        self.assertTrue(done.wait(15), "less than the 20 s for which a request waits")
+        t.join()
+        first.process.send_signal(18)
+
+    def test_the_pool_is_bounded(self):
+        locks, other = self.client(connections=2), self.client()
+        held = other.lock(self.name)
+        threads = [threading.Thread(target=lambda: locks.lock(self.name).release()) for _ in range(6)]
+        for t in threads:
+            t.start()
+        time.sleep(0.3)
+        self.assertLessEqual(len(locks._worker.client._servers._servers[0]._open), 2)
+        held.release()
+        for t in threads:
+            t.join()
+
+
+if __name__ == "__main__":
+    unittest.main()
