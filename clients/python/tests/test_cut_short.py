@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-import threading
 import time
 import unittest
 

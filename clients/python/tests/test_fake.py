@@ -11,7 +11,7 @@ import unittest
 import unittest.mock
 
 import distlock
-from distlock._client import Client
+from distlock._renewals import Renewals
 
 TOKEN = "secret-of-the-tests"
 
@@ -280,7 +280,7 @@ class ClientTest(unittest.TestCase):
             return RENEWED
 
         server = self.serve(acquire=[grant(ttl_ms=1_500)], renew=[renew])  # trusted for half a second
-        with unittest.mock.patch.object(Client, "_has_ended", lambda *_: False):  # as if it did not look at the clock
+        with unittest.mock.patch.object(Renewals, "_has_ended", lambda *_: False):  # as if it did not look at the clock
             lease = self.locks(server).lock("x", ttl=12)
         answered.wait()
         time.sleep(0.1)  # were that too short, the test would only see less

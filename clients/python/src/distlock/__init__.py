@@ -10,7 +10,8 @@ distlock.aio has the same for asyncio. Times are in seconds.
 """
 
 from ._errors import Denied, Error, Event, Held, Holder, Invalid, Lost, Unavailable
-from ._locks import Lease, Leases, Locks
+from ._leases import Lease, Leases
+from ._locks import Locks
 
 __all__ = [
     "Denied", "Error", "Event", "Held", "Holder", "Invalid", "Lease", "Leases", "Locks", "Lost", "Unavailable",

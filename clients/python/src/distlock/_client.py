@@ -1,20 +1,19 @@
 """The client itself: it takes, renews and releases, in one event loop, for threads and for asyncio."""
 
 import asyncio
-import heapq
-import itertools
 import logging
 import os
 import random
 import socket
 import sys
 import time
-from typing import Any, Callable, Coroutine, Dict, List, Mapping, Optional, Set, Tuple, Type
+from typing import Any, Callable, Coroutine, Dict, List, Mapping, Optional, Set, Tuple, Type, cast
 
 from ._errors import Denied, Error, Event, Holder, Invalid, Lost, Unavailable, held, holders
 from ._hold import NEVER, BaseLease, Claim, Hold, new_owner
+from ._renewals import Renewals
 from ._servers import NO_FACT, Servers
-from ._wire import POLL, RENEWAL, RENEWAL_BYTES, granted, margin, patience, segment
+from ._wire import POLL, granted, margin, patience, segment
 
 log = logging.getLogger("distlock")
 
@@ -38,19 +37,15 @@ class Client:
 
     def __init__(self, servers: Servers, tell: Callable[[Event], None], lost: Callable[[BaseLease], None]) -> None:
         self._servers, self._tell, self._lost = servers, tell, lost
-        self._holds: Set[Hold] = set()  # that live, or are kept for min_hold
+        self._renewals = Renewals(servers, self.run, self._over)
         self._tasks: "Set[asyncio.Task[Any]]" = set()
         self._attempts: "Set[asyncio.Task[Any]]" = set()  # those that take
-        self._heap: List[Tuple[float, int, Hold]] = []  # when to look at a hold next
-        self._count = itertools.count(1)
-        self._timer: Optional[asyncio.TimerHandle] = None
-        self._timer_at = NEVER
         self.closed = False
 
     @property
     def holds(self) -> List[Hold]:
         """The holds that live."""
-        return list(self._holds)
+        return list(self._renewals.holds)
 
     @property
     def let_in(self) -> bool:
@@ -116,8 +111,7 @@ class Client:
                     if grant is not None:
                         hold.begin(grant, now)
                         waited = waited or answer.body["waited_ms"] > 0
-                        self._holds.add(hold)
-                        self._arm(hold)
+                        self._renewals.add(hold)
                         return
                     kind, detail = "unknown", "the answer came too late"
                 if poll == 0 and kind != "unknown" and not answer.unsure:
@@ -167,8 +161,8 @@ class Client:
                         break
         except BaseException:
             lost = next((h for h in all_holds if h.ended == "lost"), None)
-            for hold in reversed(all_holds):
-                self.drop(hold, "released")
+            ends = [self.drop(hold, "released") for hold in reversed(all_holds)]
+            await asyncio.gather(*filter(None, ends), return_exceptions=True)
             if lost is not None:
                 raise Lost(f"{lost.name!r} was lost before all locks were taken") from None
             raise
@@ -182,18 +176,20 @@ class Client:
         if hold.lease() is None:
             self.drop(hold, "released")
 
-    def drop(self, hold: Hold, why: str = "forgotten") -> None:
-        """Ends a hold that nobody has: an attempt, or one that was granted."""
-        if hold.task is not None and not hold.task.done():
+    def drop(self, hold: Hold, why: str = "forgotten") -> "Optional[asyncio.Task[Any]]":
+        """Ends a hold that nobody has: an attempt, or one that was granted. Returns the task that does it, if there is one."""
+        if hold.task is None:
+            hold.end("failed")  # before it has begun
+        elif not hold.task.done():
             hold.task.cancel()  # it releases what it may have
-        elif hold in self._holds and hold.end(why):
-            self._holds.discard(hold)
+            return cast("asyncio.Task[Any]", hold.task)
+        elif hold in self._renewals.holds and hold.end(why):
+            self._renewals.holds.discard(hold)
             self._event(why, hold, hold.since)
-            self.run(self._finish(hold.key(), max(hold.deadline, time.monotonic()), patience(hold.terms.ttl)))
             if why == "forgotten":
                 log.warning("a lease of %r was forgotten without a release; it is released now", hold.name)
-        elif hold.task is None:
-            hold.end("failed")  # before it has begun
+            return self._finish_later(hold)
+        return None
 
     async def release(self, hold: Hold, claim: Claim) -> None:
         """Ends a lease. With the last one its hold is released."""
@@ -215,7 +211,7 @@ class Client:
             if left > 0:
                 self._keep(hold, now + left)
                 return
-            self._holds.discard(hold)
+            self._renewals.holds.discard(hold)
             self._event("released", hold, hold.since)
         kind, detail, was_lost = "lost", "", hold.ended == "lost"
         if not hold.gone:  # one that is lost by the clock may live on at the backend
@@ -233,7 +229,7 @@ class Client:
         hold.kept_until = until
         if until > hold.deadline:
             hold.due = 0.0
-        self._arm(hold)
+        self._renewals.arm(hold)
 
     async def _finish(self, key: Mapping[str, Any], until: float, timeout: float) -> Tuple[str, str]:
         """Releases until an answer, for a few tries. Returns what became of it."""
@@ -258,13 +254,26 @@ class Client:
             unknown, detail = unknown or answer.kind == "unknown", answer.detail
         return "unknown", detail
 
+    def _over(self, hold: Hold, why: str) -> None:
+        if why == "lost":
+            self.lose(hold)
+        elif why == "forgotten":
+            self.drop(hold)
+        else:  # min_hold is over
+            self._renewals.holds.discard(hold)
+            self._event("released", hold, hold.since)
+            self._finish_later(hold)
+
+    def _finish_later(self, hold: Hold) -> "asyncio.Task[Any]":
+        return self.run(self._finish(hold.key(), max(hold.deadline, time.monotonic()), patience(hold.terms.ttl)))
+
     def lose(self, hold: Hold) -> None:
         if hold.end("lost"):
             self.was_lost(hold)
 
     def was_lost(self, hold: Hold) -> None:
         """Tells all who have to know that a hold is lost."""
-        self._holds.discard(hold)
+        self._renewals.holds.discard(hold)
         hold.lost.set()
         self._event("lost", hold, hold.since)
         for call in hold.when_lost:
@@ -282,12 +291,12 @@ class Client:
     async def close(self, release: bool = True) -> None:
         """Ends what is under way, and releases all holds. Kept ones end when their TTL does."""
         self.closed = True
-        for hold in list(self._holds) if release else ():
+        for hold in list(self._renewals.holds) if release else ():
             if hold.end("closed"):
-                self._holds.discard(hold)
+                self._renewals.holds.discard(hold)
                 hold.lost.set()
                 self._event("released", hold, hold.since)
-                self.run(self._finish(hold.key(), max(hold.deadline, time.monotonic()), patience(hold.terms.ttl)))
+                self._finish_later(hold)
         me = asyncio.current_task()
         for task in list(self._attempts):
             task.cancel()
@@ -298,94 +307,11 @@ class Client:
 
     async def disconnect(self) -> None:
         """Closes the connections. Nothing is renewed any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._renewals.stop()
         self._servers.close()
         await asyncio.sleep(0)
 
-    # Renewing
-
-    def _arm(self, hold: Hold) -> None:
-        """Notes when to look at a hold next."""
-        when = hold.deadline if hold.renewing else min(hold.due, hold.deadline)
-        if hold.kept_until:
-            when = min(when, hold.kept_until)
-        hold.entry = next(self._count)
-        heapq.heappush(self._heap, (when, hold.entry, hold))
-        if when < self._timer_at:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer_at = self._heap[0][0]
-        # The loop's clock is the monotonic one, too, but does not say so.
-        self._timer = loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._look)
-
-    def _look(self) -> None:
-        self._timer, self._timer_at = None, NEVER
-        now = time.monotonic()
-        due: Dict[float, List[Hold]] = {}  # by how long a request may take
-        # Leases that are due soon are renewed with those that are due, and from then on are due together.
-        while self._heap and self._heap[0][0] <= now + self._heap[0][2].terms.ttl / 30:
-            when, entry, hold = heapq.heappop(self._heap)
-            if entry != hold.entry or hold not in self._holds:
-                continue
-            if when > now and not (when == hold.due and not hold.renewing):
-                heapq.heappush(self._heap, (when, entry, hold))
-                break
-            if not self._has_ended(hold, now):
-                if hold.due <= now + hold.terms.ttl / 30 and not hold.renewing and not self.closed:
-                    hold.renewing = True
-                    due.setdefault(patience(hold.terms.ttl), []).append(hold)
-                self._arm(hold)
-        for timeout, found in due.items():
-            for chunk in _chunks(found):
-                self.run(self._renew(chunk, timeout))
-        if self._heap:
-            self._set_timer()
-
-    def _has_ended(self, hold: Hold, now: float) -> bool:
-        """Ends a hold that is not to be renewed any more."""
-        if hold.kept_until:
-            if now < min(hold.kept_until, hold.deadline):
-                return False
-            self._holds.discard(hold)
-            self._event("released", hold, hold.since)
-            self.run(self._finish(hold.key(), max(hold.deadline, now), patience(hold.terms.ttl)))
-        elif now >= hold.deadline:
-            self.lose(hold)
-        elif hold.lease() is None:
-            self.drop(hold)
-        else:
-            return False
-        return True
-
-    async def _renew(self, chunk: List[Tuple[Hold, bytes, float]], timeout: float) -> None:
-        start, found = time.monotonic(), {}
-        try:
-            found = await self._servers.renew([text for _, text, _ in chunk], timeout)
-        finally:
-            for i, (hold, _, ttl) in enumerate(chunk):
-                self._renewed(hold, found.get(i, "unknown"), start, ttl)
-
-    def _renewed(self, hold: Hold, kind: str, start: float, ttl: float) -> None:
-        hold.renewing = False
-        if kind == "ok":
-            hold.prolong(start + ttl - margin(hold.terms.ttl))
-            hold.due = start + hold.terms.ttl / 3
-            if hold.kept_until and hold.deadline >= hold.kept_until:
-                hold.due = NEVER
-        elif kind == "lost":
-            hold.gone = True
-            if hold.kept_until:
-                self._holds.discard(hold)
-            self.lose(hold)
-        else:
-            hold.due = time.monotonic() + hold.terms.ttl / 30
-        if hold in self._holds:
-            self._arm(hold)
+    # By hand
 
     async def extend(self, hold: Hold, ttl: float) -> None:
         """Renews a hold by hand."""
@@ -403,7 +329,7 @@ class Client:
         if kind == "ok":
             hold.prolong(start + ttl - margin(ttl))
             if hold.remaining() > 0:
-                self._arm(hold)
+                self._renewals.arm(hold)
                 return
             kind = "lost"
         if kind == "lost":
@@ -411,8 +337,6 @@ class Client:
             raise Lost(f"{hold.name!r} is lost")
         error = _FINAL.get(kind, Unavailable)
         raise error(f"{hold.name!r} was not extended by {ttl} s: the server's answer is {kind}")
-
-    # Asking
 
     async def holders(self, name: str) -> List[Holder]:
         """Returns the holders of a lock."""
@@ -423,23 +347,6 @@ class Client:
 
     def _event(self, kind: str, hold: Hold, since: float) -> None:
         self._tell(Event(kind, hold.name, max(0.0, time.monotonic() - since)))
-
-
-def _chunks(found: List[Hold]) -> List[List[Tuple[Hold, bytes, float]]]:
-    """Divides holds into those of one request each, with the TTL that each gets."""
-    chunks: List[List[Tuple[Hold, bytes, float]]] = []
-    size = RENEWAL_BYTES
-    for hold in found:
-        ttl = hold.terms.ttl
-        if hold.kept_until:
-            ttl = max(ttl, hold.min_hold_left() + margin(ttl))
-        text = hold.renewal(ttl)
-        if size + len(text) + 100 > RENEWAL_BYTES or len(chunks[-1]) == RENEWAL:
-            chunks.append([])
-            size = 0
-        chunks[-1].append((hold, text, ttl))
-        size += len(text) + 1
-    return chunks
 
 
 def again(e: Error, client: Client) -> bool:
