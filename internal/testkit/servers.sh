@@ -93,6 +93,7 @@ look() {
 	[ -n "${DISTLOCK_TEST_ZOOKEEPER:-}" ] || [ -e /usr/share/java/zookeeper.jar ] || missing+=(zookeeper)
 	[ -e /usr/share/java/curator-recipes.jar ] || missing+=(libcurator-recipes-java)
 	python pip >/dev/null || missing+=(python3-pip)
+	python wheel,setuptools >/dev/null || missing+=(python3-wheel python3-setuptools) # for clients/python/package
 	python redis >/dev/null || missing+=(python3-redis)
 }
 

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	}
 	code := testserver.Run(m)
 	os.RemoveAll(classes.dir)
-	os.Remove(commandPath())
+	os.Remove(builtCommand())
 	os.Exit(code)
 }
 
@@ -203,21 +203,6 @@ func TestOwn(t *testing.T) { eachClient(t, own) }
 func own(t *testing.T, l *language) {
 	if out, err := l.own(t).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-// Those of the client's own tests that take long: faults, a thousand leases, the package in an empty environment.
-func TestLongOwn(t *testing.T) {
-	for _, l := range languages {
-		if l.slow == nil {
-			continue
-		}
-		t.Run(l.name, func(t *testing.T) {
-			t.Parallel()
-			if out, err := l.slow(t).CombinedOutput(); err != nil {
-				t.Errorf("%v\n%s", err, out)
-			}
-		})
 	}
 }
 

@@ -35,7 +35,6 @@ type language struct {
 	long bool // it starts slowly: make test-long tests it
 	peer func(tb testing.TB, urls []string) *exec.Cmd
 	own  func(tb testing.TB) *exec.Cmd // runs the client's own tests
-	slow func(tb testing.TB) *exec.Cmd // runs those of its own tests that make test-long runs; nil: there are none
 
 	example func(tb testing.TB, url string) *exec.Cmd
 }
@@ -46,8 +45,7 @@ var languages = []*language{
 		peer: func(tb testing.TB, urls []string) *exec.Cmd {
 			return command(tb, "python3", append([]string{"-W", "error", "peer.py"}, urls...)...)
 		},
-		own:  func(tb testing.TB) *exec.Cmd { return pythonTests(tb) },
-		slow: func(tb testing.TB) *exec.Cmd { return pythonTests(tb, "long_faults.py") },
+		own: func(tb testing.TB) *exec.Cmd { return pythonTests(tb) },
 		example: func(tb testing.TB, url string) *exec.Cmd {
 			return command(tb, "python3", filepath.Join(clients, "python", "example.py"), url)
 		},
@@ -94,33 +92,6 @@ func command(tb testing.TB, tool string, args ...string) *exec.Cmd {
 	cmd := exec.Command(testserver.Tool(tb, tool), args...)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+pythonPath, "PYTHONDONTWRITEBYTECODE=1")
 	return cmd
-}
-
-// pythonTests returns the command of the tests of the client for Python: of some files, or of all but the long ones.
-func pythonTests(tb testing.TB, files ...string) *exec.Cmd {
-	tb.Helper()
-	cmd := command(tb, "python3", append([]string{"-W", "error", filepath.Join(clients, "python", "tests")}, files...)...)
-	cmd.Env = append(cmd.Env, "DISTLOCK_TEST_COMMAND="+distlockCommand(tb))
-	return cmd
-}
-
-// distlockCommand returns the command distlock, for tests that start servers themselves.
-func distlockCommand(tb testing.TB) string {
-	tb.Helper()
-	return must.Get(buildCommand())(tb)
-}
-
-// buildCommand builds the command once. TestMain removes it.
-var buildCommand = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("go", "build", "-o", commandPath(), "github.com/distlock/distlock/cmd/distlock").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return commandPath(), err
-})
-
-func commandPath() string {
-	return filepath.Join(os.TempDir(), fmt.Sprintf("distlock-clients-%d", os.Getpid()))
 }
 
 var classes struct {

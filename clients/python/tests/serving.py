@@ -1,4 +1,4 @@
-"""Starts servers for tests: distlock serve, on SQLite in a folder of the test. DISTLOCK_TEST_COMMAND is the command, which is
+"""Starts servers for tests: distlock serve, on SQLite in a folder of the test. DISTLOCK_COMMAND is the command, which is
 built with Go if the variable is empty."""
 
 import atexit
@@ -30,7 +30,7 @@ def eventually(true, what="it"):
         time.sleep(0.002)
 
 
-_built = os.environ.get("DISTLOCK_TEST_COMMAND", "")
+_built = os.environ.get("DISTLOCK_COMMAND", "")
 
 
 def command():

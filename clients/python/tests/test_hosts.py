@@ -4,6 +4,7 @@ import threading
 import time
 import unittest
 
+import distlock
 from serving import Off, ServedTest, eventually
 
 
@@ -59,8 +60,12 @@ class HostsTest(ServedTest):
         threads = [threading.Thread(target=lambda: locks.lock(self.name).release()) for _ in range(6)]
         for t in threads:
             t.start()
-        time.sleep(0.3)
-        self.assertLessEqual(len(locks._worker.client._servers._servers[0]._open), 2)
+        eventually(lambda: locks._worker and len(locks._worker.client._servers.waits._queue) == 4, "the wait for a slot")
+        self.assertLessEqual(len(locks._worker.client._servers._servers[0]._open), 4)
+        locks.lock(self.name + "free").release()  # at once, though all slots are taken
+        self.assertIsNone(locks.try_lock(self.name))
+        with self.assertRaises(distlock.Held):
+            locks.lock(self.name, wait=0.1)
         held.release()
         for t in threads:
             t.join()

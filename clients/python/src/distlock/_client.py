@@ -96,15 +96,17 @@ class Client:
         waited = False
         try:
             while True:
-                if not await self._servers.acquires.take(max(end - time.monotonic(), patience(ttl))):
-                    raise Unavailable("all connections of the client wait for other locks")
+                # The first request needs no slot: a free lock is had, however many wait for others.
+                slots, left = self._servers.waits, end - time.monotonic()
+                waits = left > 0 and (slots.take_now() or tries > 0 and await slots.take(left))
                 try:
                     sent = time.monotonic()
-                    poll = max(0.0, min(POLL, end - sent))
+                    poll = max(0.0, min(POLL, end - sent)) if waits else 0.0
                     before, perhaps = perhaps, True
-                    answer = await self._servers.acquire(hold.request(poll), poll + patience(ttl))
+                    answer = await self._servers.acquire(hold.request(poll), poll + patience(ttl), waits)
                 finally:
-                    self._servers.acquires.give()
+                    if waits:
+                        slots.give()
                 now, kind, detail = time.monotonic(), answer.kind, answer.detail
                 if kind == "ok":
                     grant = granted(answer, ttl, sent, now)

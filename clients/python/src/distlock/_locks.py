@@ -31,8 +31,8 @@ class Locks:
     are read again when they change.
 
     meta is shown to others beside host, pid and program. on_event is called with an Event when a lock is taken, lost or
-    released, in a thread of its own. connections bounds how many requests for locks are under way at once, and how many
-    connections to each server are kept open.
+    released, in a thread of its own. connections bounds how many requests wait for locks at once, how many others are
+    under way, and how many connections to each server are kept open. A lock that is free is had however many wait.
 
     One daemon thread serves all leases. It begins with the first lock. Leases that are left when the interpreter ends are
     released; if a daemon thread works on, they end with their TTL. In a forked child all leases are lost, and the client

@@ -27,10 +27,16 @@ class Slots:
         self._free = n
         self._queue: "Deque[asyncio.Future[bool]]" = deque()
 
+    def take_now(self) -> bool:
+        """Takes a slot if one is free."""
+        if self._free == 0:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self, seconds: float = math.inf) -> bool:
         """Waits for a slot, and reports whether there was one in time."""
-        if self._free > 0:
-            self._free -= 1
+        if self.take_now():
             return True
         loop = asyncio.get_running_loop()
         turn: "asyncio.Future[bool]" = loop.create_future()
@@ -72,7 +78,7 @@ class Servers:
         self._at = 0
         self._backend: Optional[str] = None  # the name of the first one seen
         self.let_in = False  # some server has let this client in
-        self.acquires, self._others = Slots(connections), Slots(connections)
+        self.waits, self._calls = Slots(connections), Slots(connections)  # requests that wait for a lock, and short ones
 
     def __len__(self) -> int:
         return len(self._servers)
@@ -85,16 +91,14 @@ class Servers:
         for s in self._servers:
             s.close_inherited()
 
-    async def acquire(self, body: Mapping[str, Any], timeout: float) -> Answer:
-        """Asks for a lock. The caller has one of the slots for that."""
-        return await self._call("POST", "/v1/acquire", encode(body), timeout)
+    async def acquire(self, body: Mapping[str, Any], timeout: float, waits: bool) -> Answer:
+        """Asks for a lock. A caller for whom the server shall wait has one of the slots for that."""
+        if waits:
+            return await self._call("POST", "/v1/acquire", encode(body), timeout)
+        return await self._short("POST", "/v1/acquire", encode(body), timeout)
 
     async def release(self, body: Mapping[str, Any], timeout: float) -> Answer:
-        await self._others.take()
-        try:
-            return await self._call("POST", "/v1/release", encode(body), timeout)
-        finally:
-            self._others.give()
+        return await self._short("POST", "/v1/release", encode(body), timeout)
 
     async def renew(self, holds: List[bytes], timeout: float) -> Dict[int, str]:
         """Renews holds in one request, for which it waits behind no other. Returns what became of each that is known."""
@@ -107,19 +111,22 @@ class Servers:
 
     async def ask(self, path: str, timeout: float) -> Answer:
         """Sends a request that changes nothing, to all servers until one answers."""
-        await self._others.take()
-        try:
-            answer = await self._call("GET", path, None, timeout)
-            for _ in self._servers[1:]:
-                if answer.kind in NO_FACT:
-                    answer = await self._call("GET", path, None, timeout)
-            return answer
-        finally:
-            self._others.give()
+        answer = await self._short("GET", path, None, timeout)
+        for _ in self._servers[1:]:
+            if answer.kind in NO_FACT:
+                answer = await self._short("GET", path, None, timeout)
+        return answer
 
     def _leave(self, at: int) -> None:
         if self._at == at:
             self._at = (at + 1) % len(self._servers)
+
+    async def _short(self, method: str, path: str, body: Optional[bytes], timeout: float) -> Answer:
+        await self._calls.take()
+        try:
+            return await self._call(method, path, body, timeout)
+        finally:
+            self._calls.give()
 
     async def _call(self, method: str, path: str, body: Optional[bytes], timeout: float) -> Answer:
         """Sends one request to the server in use, and makes the next one that if it gives no answer."""
