@@ -15,6 +15,7 @@ import threading
 import time
 import unittest
 import urllib.request
+import warnings
 
 import distlock
 
@@ -28,6 +29,13 @@ def eventually(true, what="it"):
         if time.monotonic() > end:
             raise AssertionError(f"{what} does not happen")
         time.sleep(0.002)
+
+
+def fork():
+    """Is os.fork without Python 3.12's warning of it beside threads, which is what its tests are about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 _built = os.environ.get("DISTLOCK_COMMAND", "")

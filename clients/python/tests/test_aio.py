@@ -8,7 +8,7 @@ import unittest
 import warnings
 
 from distlock import aio
-from serving import Off, ServedTest
+from serving import Off, ServedTest, fork
 
 
 class AioTest(ServedTest):
@@ -225,7 +225,7 @@ class AioTest(ServedTest):
     def test_a_fork(self):
         async def test(locks):
             lease = await locks.lock(self.name)
-            child = os.fork()
+            child = fork()
             if child == 0:
                 os._exit(0 if lease.remaining() == 0 and lease.lost.is_set() else 1)
             self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -7,7 +7,7 @@ import time
 import unittest
 
 import distlock
-from serving import ServedTest, eventually
+from serving import ServedTest, eventually, fork
 
 
 class CutShortTest(ServedTest):
@@ -27,7 +27,7 @@ class CutShortTest(ServedTest):
     def test_a_fork(self):
         locks = self.client()
         with locks.lock(self.name, ttl=1.5) as lease:
-            child = os.fork()
+            child = fork()
             if child == 0:
                 ok = lease.lost.is_set() and lease.remaining() == 0
                 ok = ok and locks.try_lock(self.name) is None  # by a thread and connections of its own

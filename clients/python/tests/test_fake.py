@@ -12,6 +12,7 @@ import unittest.mock
 
 import distlock
 from distlock._renewals import Renewals
+from serving import fork
 
 TOKEN = "secret-of-the-tests"
 
@@ -346,7 +347,7 @@ class ClientTest(unittest.TestCase):
     def test_a_forked_child_has_no_part_in_a_lease(self):
         server = self.serve(acquire=[grant()])
         with self.locks(server).lock("x") as lease:
-            child = os.fork()
+            child = fork()
             if child == 0:
                 lost = 0
                 for call in lease.check, lease.release, lambda: lease.__exit__(None):

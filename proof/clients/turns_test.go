@@ -1,0 +1,128 @@
+//go:build linux
+
+package clients
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/server"
+)
+
+// Go, Python, Node and Java take turns on one lock ten thousand times, while servers are killed and stopped, and answers
+// are lost. Each holder adds one to a number in a file, with no other protection, and checks that no fence before its own was
+// as great. Two holders at once would lose an increment.
+func TestLongTurns(t *testing.T) {
+	const turns = 10_000
+	s := newSite(t, server.Options{})
+	f := &faults{t: t, s: s, stop: make(chan struct{})}
+	for range 2 {
+		f.start("127.0.0.1:0")
+	}
+	name, file := newName(), filepath.Join(t.TempDir(), "number")
+	must.OK(t, os.WriteFile(file, []byte("0 0"), 0o600))
+	rounds := turns / (len(languages) + 1)
+	var peers []*peer
+	for i, l := range languages {
+		urls := append(f.urls(), s.url)
+		peers = append(peers, l.start(t, append(urls[i%3:], urls[:i%3]...)...))
+	}
+	var running sync.WaitGroup
+	running.Go(f.run)
+	for _, p := range peers {
+		p.say("count", name, file, rounds)
+	}
+	began := time.Now()
+	for range rounds {
+		l := take(t, s.c, name)
+		n, fence := number(t, file)
+		if l.Fence() <= fence {
+			t.Errorf("fence %d after %d", l.Fence(), fence)
+		}
+		must.OK(t, os.WriteFile(file, fmt.Appendf(nil, "%d %d", n+1, l.Fence()), 0o600))
+		give(t, l)
+	}
+	for i, p := range peers {
+		if line := <-p.lines; line != "counted" {
+			t.Errorf("%s says %q", languages[i].name, line)
+		}
+	}
+	close(f.stop)
+	running.Wait()
+	if n, _ := number(t, file); n != rounds*(len(peers)+1) {
+		t.Errorf("%d of %d increments are left", n, rounds*(len(peers)+1))
+	}
+	t.Logf("%d turns in %v; %s", rounds*(len(peers)+1), time.Since(began).Round(time.Second), strings.Join(f.done, ", "))
+}
+
+// faults are those of servers, one at a time.
+type faults struct {
+	t       *testing.T
+	s       *site
+	servers []*exec.Cmd
+	addrs   []string
+	stop    chan struct{}
+	done    []string
+}
+
+// start starts another server.
+func (f *faults) start(addr string) {
+	f.t.Helper()
+	cmd, at := child(f.t, "serve", f.s.redis, addr)
+	f.servers, f.addrs = append(f.servers, cmd), append(f.addrs, at)
+}
+
+func (f *faults) urls() (urls []string) {
+	for _, a := range f.addrs {
+		urls = append(urls, "http://"+a)
+	}
+	return urls
+}
+
+// run breaks something about every second.
+func (f *faults) run() {
+	counts := map[string]int{}
+	for f.sleep(time.Second) {
+		i := rand.IntN(2)
+		what := []string{"kills", "stops", "spells of lost answers"}[rand.IntN(3)]
+		counts[what]++
+		switch what {
+		case "kills":
+			killed(f.servers[i])
+			f.start(f.addrs[i])
+			f.servers = slices.Delete(f.servers, i, i+1)
+			f.addrs = slices.Delete(f.addrs, i, i+1)
+		case "stops":
+			f.servers[i].Process.Signal(syscall.SIGSTOP)
+			f.sleep(2 * time.Second)
+			f.servers[i].Process.Signal(syscall.SIGCONT)
+		default:
+			f.s.lossy.Store(true)
+			f.sleep(2 * time.Second)
+			f.s.lossy.Store(false)
+		}
+	}
+	for what, n := range counts {
+		f.done = append(f.done, fmt.Sprintf("%d %s", n, what))
+	}
+}
+
+// sleep reports whether the test goes on.
+func (f *faults) sleep(d time.Duration) bool {
+	select {
+	case <-f.stop:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
