@@ -24,6 +24,18 @@ class HostsTest(ServedTest):
                 locks.lock(self.name).release()
                 self.assertEqual(before, off.connections)  # the other one is remembered
 
+    def test_the_name_of_a_host_is_looked_up(self):
+        port = self.url.rsplit(":", 1)[1]
+        with self.client(f"http://localhost:{port}").lock(self.name):
+            pass
+        with self.client("http://no-such-host.invalid:1", self.url).lock(self.name):
+            pass
+        with self.assertRaisesRegex(distlock.Unavailable, "name of the host"):
+            self.client("http://no-such-host.invalid:1").lock(self.name, wait=0)
+        p = self.program("lease = locks.lock(name, ttl=60)\n", f"http://localhost:{port}")
+        p.communicate()
+        self.assertFalse(self.client().locked(self.name))  # released at the end of the interpreter
+
     def test_a_server_that_drains_and_one_that_was_restarted(self):
         first, second = self.serve(), self.serve()
         locks = self.client(first.url, second.url)

@@ -218,6 +218,7 @@ class LockTest(ServedTest):
         self.assertIsInstance(errors[0], distlock.Unavailable)
         self.assertTrue(lease.lost.is_set())
         self.assertRaises(distlock.Lost, lease.check)
+        self.assertRaises(distlock.Lost, lease.release)
         self.assertFalse(other.locked(self.name + "2"))
         self.assertRaises(distlock.Unavailable, locks.lock, "x")
         held.release()

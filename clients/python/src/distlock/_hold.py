@@ -156,7 +156,7 @@ class BaseLease:
     def _is_over(self) -> bool:
         """Reports whether there is nothing to release, and raises Lost if that is since the lease was lost."""
         why = self._hold.ended
-        if why == "lost" and self._hold.gone or why == "forked":
+        if why == "lost" and self._hold.gone or why in ("forked", "closed"):
             raise Lost(self._why())
         if self._claim.released or self._owner is not None and self._owner() is None:
             if why == "lost":
