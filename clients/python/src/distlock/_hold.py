@@ -32,7 +32,7 @@ class Hold:
     the client's loop only read it, call check, and take leases away.
     """
 
-    def __init__(self, name: str, terms: Terms, meta: Mapping[str, str], lost: Flag, forgotten: Callable[["Hold"], None]) -> None:
+    def __init__(self, name: str, terms: Terms, meta: Mapping[str, str], lost: Flag, forgotten: Callable[["Hold"], Any]) -> None:
         self.name, self.terms, self.lost = name, terms, lost
         self.owner = new_owner()
         self.fence = 0

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import queue
 import threading
+import time
 import weakref
 from typing import Any, Callable, Coroutine, List, Optional
 
@@ -14,8 +15,8 @@ from ._errors import Event, Unavailable
 from ._hold import BaseLease
 
 _OURS = "distlock"  # begins the names of this package's threads
-SLICE = 0.5  # seconds for which a thread waits before it looks whether the worker lives, and where the system has no better
-# way, whether it is interrupted
+SLICE = 0.5 if os.name == "nt" else 5.0  # seconds for which a thread waits before it looks whether the worker lives, and, in
+# Windows, whether it is interrupted
 
 
 class Worker:
@@ -32,24 +33,24 @@ class Worker:
         self._thread = threading.Thread(target=_serve, args=(self.loop, self.client), name=_OURS, daemon=True)
         self._thread.start()
 
-    def submit(self, call: Callable[..., Any], *args: Any) -> None:
-        """Lets the loop call something."""
+    def submit(self, call: Callable[..., Any], *args: Any) -> bool:
+        """Lets the loop call something, unless it has ended: then nothing is renewed."""
         try:
             self.loop.call_soon_threadsafe(call, *args)
+            return True
         except RuntimeError:
-            pass  # the loop has ended, and nothing is renewed
+            return False
 
     def wait(self, begin: Callable[..., "asyncio.Task[Any]"], *args: Any, timeout: Optional[float] = None) -> Any:
         """Lets the loop begin a task, and waits for its result."""
         done: "concurrent.futures.Future[Any]" = concurrent.futures.Future()
-        self.submit(_begin, done, begin, args)
-        while timeout is None or timeout > 0:
+        end = None if timeout is None else time.monotonic() + timeout
+        lives = self.submit(_begin, done, begin, args)
+        while lives:
             try:
-                return done.result(SLICE)
+                return done.result(SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic())))
             except concurrent.futures.TimeoutError:
-                if not self._thread.is_alive():
-                    break
-                timeout = None if timeout is None else timeout - SLICE
+                lives = self._thread.is_alive() and (end is None or time.monotonic() < end)
         raise Unavailable("the client was closed")
 
     def run(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
