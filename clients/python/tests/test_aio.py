@@ -195,12 +195,11 @@ class AioTest(ServedTest):
         locks = aio.Locks(self.url)
 
         async def main():
-            held = await locks.lock(self.name + "held")
-            waiting = asyncio.ensure_future(locks.lock(self.name + "held").__aenter__())
-            asyncio.ensure_future(locks.lock(self.name).__aenter__())
+            held = await locks.lock(self.name + "held", ttl=2)
+            waiting = asyncio.ensure_future(locks.lock(self.name + "held", ttl=60).__aenter__())
+            asyncio.ensure_future(locks.lock(self.name, ttl=60).__aenter__())
             await asyncio.sleep(0.1)
-            await held.release()
-            return waiting
+            return held, waiting
 
         async def again():  # in another loop
             async with locks:

@@ -13,7 +13,7 @@ from ._errors import Denied, Error, Event, Holder, Invalid, Lost, Unavailable, h
 from ._hold import NEVER, BaseLease, Claim, Hold, new_owner
 from ._renewals import Renewals
 from ._servers import NO_FACT, Servers
-from ._wire import POLL, granted, margin, patience, segment
+from ._wire import POLL, Answer, granted, margin, patience, segment
 
 log = logging.getLogger("distlock")
 
@@ -96,17 +96,8 @@ class Client:
         waited = False
         try:
             while True:
-                # The first request needs no slot: a free lock is had, however many wait for others.
-                slots, left = self._servers.waits, end - time.monotonic()
-                waits = left > 0 and (slots.take_now() or tries > 0 and await slots.take(left))
-                try:
-                    sent = time.monotonic()
-                    poll = max(0.0, min(POLL, end - sent)) if waits else 0.0
-                    before, perhaps = perhaps, True
-                    answer = await self._servers.acquire(hold.request(poll), poll + patience(ttl), waits)
-                finally:
-                    if waits:
-                        slots.give()
+                before, perhaps = perhaps, True  # also if the request is cut short
+                sent, poll, answer = await self._ask(hold, end, tries == 0)
                 now, kind, detail = time.monotonic(), answer.kind, answer.detail
                 if kind == "ok":
                     grant = granted(answer, ttl, sent, now)
@@ -142,6 +133,19 @@ class Client:
         finally:
             if waited:
                 self._event("waited", hold, start)
+
+    async def _ask(self, hold: Hold, end: float, first: bool) -> Tuple[float, float, Answer]:
+        """Asks for a lock once. Returns when, for how long the server was to wait, and its answer."""
+        # The first request needs no slot: a free lock is had, however many wait for others.
+        slots, left = self._servers.waits, end - time.monotonic()
+        waits = left > 0 and (slots.take_now() or not first and await slots.take(left))
+        try:
+            sent = time.monotonic()
+            poll = max(0.0, min(POLL, end - sent)) if waits else 0.0
+            return sent, poll, await self._servers.acquire(hold.request(poll), poll + patience(hold.terms.ttl), waits)
+        finally:
+            if waits:
+                slots.give()
 
     async def take_all(self, all_holds: List[Hold]) -> None:
         """Takes holds in their order, all or none. It gives up if one is lost while it waits for the next."""
