@@ -1,12 +1,12 @@
-import distlock.DistlockException;
-import distlock.Locks;
-import distlock.Options;
+import io.github.distlock.DistlockException;
+import io.github.distlock.Locks;
+import io.github.distlock.Options;
 import java.time.Duration;
 
 public class Example {
     public static void main(String[] urls) throws InterruptedException {
-        var locks = new Locks(urls.length > 0 ? urls : new String[] {"http://localhost:7077"});
-        try (var lease = locks.lock("report", Options.defaults().withWait(Duration.ofSeconds(10)))) {
+        var locks = Locks.of(urls.length > 0 ? urls : new String[] {"http://localhost:7077"});
+        try (var lease = locks.lock("report", Options.defaults().wait(Duration.ofSeconds(10)))) {
             for (int part = 0; part < 3; part++) {
                 lease.check(); // throws Lost in time
                 System.out.println("part " + part + ", fence " + lease.fence());

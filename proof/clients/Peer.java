@@ -1,9 +1,9 @@
 // Takes locks as the test says, with the client for Java. See peer_test.go.
 
-import distlock.DistlockException;
-import distlock.Lease;
-import distlock.Locks;
-import distlock.Options;
+import io.github.distlock.DistlockException;
+import io.github.distlock.Lease;
+import io.github.distlock.Locks;
+import io.github.distlock.Options;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.file.Files;
@@ -38,12 +38,12 @@ public final class Peer {
     }
 
     private static void lock(String name, String ttl, String wait, String mode, String limit) throws InterruptedException {
-        var options = Options.defaults().withTtl(Duration.ofMillis(Long.parseLong(ttl))).withMode(mode);
+        var options = Options.defaults().ttl(Duration.ofMillis(Long.parseLong(ttl))).mode(mode);
         if (!wait.startsWith("-")) {
-            options = options.withWait(Duration.ofMillis(Long.parseLong(wait)));
+            options = options.wait(Duration.ofMillis(Long.parseLong(wait)));
         }
         if (!limit.equals("0")) {
-            options = options.withLimit(Integer.parseInt(limit));
+            options = options.limit(Integer.parseInt(limit));
         }
         var taken = lease = locks.lock(name, options);
         var watcher = new Thread(() -> watch(taken));
@@ -66,7 +66,11 @@ public final class Peer {
     }
 
     public static void main(String[] urls) throws Exception {
-        locks = new Locks(java.util.List.of(urls), System.getenv("DISTLOCK_TOKEN"), java.net.http.HttpClient.newHttpClient());
+        var builder = Locks.builder().url(urls);
+        if (System.getenv("DISTLOCK_TOKEN") != null) {
+            builder.token(System.getenv("DISTLOCK_TOKEN"));
+        }
+        locks = builder.build();
         var in = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = in.readLine()) != null; ) {
             String[] w = line.split(" ");

@@ -65,9 +65,9 @@ var languages = []*language{
 		},
 	},
 	{
-		name: "java", long: true,
+		name: "java", unix: true, long: true,
 		peer: func(tb testing.TB, urls []string) *exec.Cmd { return java(tb, append([]string{"Peer"}, urls...)...) },
-		own:  func(tb testing.TB) *exec.Cmd { return java(tb, "distlock.LocksTest") },
+		own:  func(tb testing.TB) *exec.Cmd { return java(tb, "io.github.distlock.LocksTest") },
 
 		example: func(tb testing.TB, url string) *exec.Cmd { return java(tb, "Example", url) },
 	},
@@ -108,11 +108,15 @@ func java(tb testing.TB, args ...string) *exec.Cmd {
 		if classes.dir, classes.err = os.MkdirTemp("", "distlock-classes-"); classes.err != nil {
 			return
 		}
-		sources, _ := filepath.Glob(filepath.Join(clients, "java", "*", "distlock", "*.java"))
-		sources = append(sources, filepath.Join(clients, "java", "Example.java"))
-		cmd := exec.Command(javac, append([]string{"--release", "17", "-Xlint:all,-serial", "-Werror", "-d", classes.dir, "Peer.java"}, sources...)...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			classes.err = fmt.Errorf("javac: %w: %s", err, out)
+		const sources = "io/github/distlock/*.java"
+		main, _ := filepath.Glob(filepath.Join(clients, "java/src/main/java", sources))
+		tests, _ := filepath.Glob(filepath.Join(clients, "java/src/test/java", sources))
+		tests = append(tests, filepath.Join(clients, "java", "Example.java"), "Peer.java")
+		for _, args := range [][]string{append([]string{"--release", "11"}, main...), append([]string{"-cp", classes.dir}, tests...)} {
+			out, err := exec.Command(javac, append([]string{"-Xlint:all", "-Werror", "-d", classes.dir}, args...)...).CombinedOutput()
+			if err != nil {
+				classes.err = fmt.Errorf("javac: %w: %s", err, out)
+			}
 		}
 	})
 	if classes.err != nil {

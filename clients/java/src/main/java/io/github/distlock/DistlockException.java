@@ -1,17 +1,19 @@
-package distlock;
+package io.github.distlock;
 
 import java.util.List;
-import java.util.Map;
 import java.util.stream.Collectors;
 
-/** The base of all errors here. None contains a token or an owner. */
+/** The base of all errors here. None contains a token or the owner of a hold. */
 public abstract class DistlockException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
     private DistlockException(String message) {
         super(message);
     }
 
-    /** Others hold the lock. */
+    /** Others hold the lock, and the wait is over. */
     public static final class Held extends DistlockException {
+        private static final long serialVersionUID = 1;
         private final transient List<Holder> holders;
 
         Held(String name, List<Holder> holders) {
@@ -20,14 +22,20 @@ public abstract class DistlockException extends RuntimeException {
             this.holders = holders;
         }
 
-        /** Returns what is known of the holders. */
+        /**
+         * Returns what is known of the holders.
+         *
+         * @return the holders; empty if nothing is known
+         */
         public List<Holder> holders() {
-            return holders;
+            return holders == null ? List.of() : holders;
         }
     }
 
-    /** The lock was lost: others may hold it now. */
+    /** The lock was lost, or released: others may hold it now. */
     public static final class Lost extends DistlockException {
+        private static final long serialVersionUID = 1;
+
         Lost(String message) {
             super(message);
         }
@@ -35,6 +43,8 @@ public abstract class DistlockException extends RuntimeException {
 
     /** The server does not accept the request, or its backend can't do that. */
     public static final class Invalid extends DistlockException {
+        private static final long serialVersionUID = 1;
+
         Invalid(String message) {
             super(message);
         }
@@ -42,26 +52,19 @@ public abstract class DistlockException extends RuntimeException {
 
     /** The token is missing, wrong, or has no right to this lock. */
     public static final class Denied extends DistlockException {
+        private static final long serialVersionUID = 1;
+
         Denied(String message) {
             super(message);
         }
     }
 
-    /** No server gave an answer in time. The outcome is not known, but the lock is not used. */
+    /** No server gave an answer in time, or one is before another backend. The outcome is not known, but the lock is not used. */
     public static final class Unavailable extends DistlockException {
+        private static final long serialVersionUID = 1;
+
         Unavailable(String message) {
             super(message);
-        }
-    }
-
-    /** A holder of a lock. What is not known is empty, and the fence is 0. */
-    public record Holder(String mode, long fence, Map<String, Object> meta) {
-        /** Returns the program, its process and its host. */
-        @Override
-        public String toString() {
-            Object program = meta.getOrDefault("program", "?"), pid = meta.getOrDefault("pid", "?");
-            String text = "%s (pid %s on %s)".formatted(program, pid, meta.getOrDefault("host", "?"));
-            return text.replaceAll("\\p{C}", "?"); // others may have put anything into it
         }
     }
 }

@@ -1,4 +1,4 @@
-package distlock;
+package io.github.distlock;
 
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
@@ -118,7 +118,7 @@ final class LocksTest {
         }
 
         Locks locks() {
-            return new Locks(List.of(url()), TOKEN, java.net.http.HttpClient.newHttpClient());
+            return Locks.builder().url(url()).token(TOKEN).build();
         }
 
         List<Map<?, ?>> of(String call) {
@@ -187,10 +187,10 @@ final class LocksTest {
     }
 
     private static Options ttl(long millis) {
-        return Options.defaults().withTtl(Duration.ofMillis(millis));
+        return Options.defaults().ttl(Duration.ofMillis(millis));
     }
 
-    private static final Options TRY = Options.defaults().withWait(Duration.ZERO);
+    private static final Options TRY = Options.defaults().wait(Duration.ZERO);
 
     static void takesAndReleases() throws Exception {
         try (var s = new Fake(grant(30_000, "9223372036854775807"))) {
@@ -207,7 +207,7 @@ final class LocksTest {
             Call first = s.calls.get(0), last = s.calls.get(1);
             expect(List.of(first.name, last.name, first.token, last.backend), List.of("acquire", "release", "Bearer " + TOKEN, "fake"));
             expect(List.of(first.body.get("name"), first.body.get("mode")), List.of("x\"\u00fc\n", "exclusive"));
-            expect(List.of(first.body.get("ttl_ms"), first.body.get("wait_ms")), List.of(new Json.Number("30000"), new Json.Number("0")));
+            expect(List.of(first.body.get("ttl_ms"), first.body.get("wait_ms")), List.of(30000L, 0L));
             expect(((Map<?, ?>) first.body.get("meta")).get("pid"), String.valueOf(ProcessHandle.current().pid()));
             that(!lease.toString().contains((String) first.body.get("owner")));
             s.oneOwner();
@@ -216,9 +216,9 @@ final class LocksTest {
 
     static void semaphoreAndReader() throws Exception {
         try (var s = new Fake(GRANT)) {
-            s.locks().lock("x", Options.defaults().withLimit(3)).release();
-            s.locks().lock("x", Options.defaults().withMode("read")).release();
-            expect(s.of("acquire").get(0).get("limit"), new Json.Number("3"));
+            s.locks().lock("x", Options.defaults().limit(3)).release();
+            s.locks().lock("x", Options.defaults().mode("read")).release();
+            expect(s.of("acquire").get(0).get("limit"), 3L);
             expect(s.of("release").stream().map(b -> b.get("mode")).toList(), List.of("counted", "read"));
         }
     }
@@ -229,7 +229,7 @@ final class LocksTest {
             expect(e.holders().get(0).fence(), 6L);
             that(e.getMessage().contains("job? (pid 5 on h)"));
             expect(s.of("release").size(), 0); // nothing was taken
-            refused(DistlockException.Held.class, s, Options.defaults().withWait(Duration.ofMillis(50)));
+            refused(DistlockException.Held.class, s, Options.defaults().wait(Duration.ofMillis(50)));
             expect(s.of("release").size(), 1); // its place in the queue
         }
     }
@@ -237,7 +237,7 @@ final class LocksTest {
     static void waitingWithoutEndIsManyPollsByOneOwner() throws Exception {
         try (var s = new Fake(HELD, HELD, GRANT)) {
             s.locks().lock("x", Options.defaults()).release();
-            expect(s.of("acquire").stream().map(b -> b.get("wait_ms")).toList(), java.util.Collections.nCopies(3, new Json.Number("20000")));
+            expect(s.of("acquire").stream().map(b -> b.get("wait_ms")).toList(), java.util.Collections.nCopies(3, 20000L));
             s.oneOwner();
         }
     }
@@ -251,7 +251,7 @@ final class LocksTest {
             expect(s.of("release").stream().map(b -> b.get("owner")).toList(), owners.subList(2, 3));
         }
         try (var s = new Fake(spent)) {
-            refused(DistlockException.Held.class, s, Options.defaults().withWait(Duration.ofMillis(50)));
+            refused(DistlockException.Held.class, s, Options.defaults().wait(Duration.ofMillis(50)));
             expect(s.of("release").size(), 0); // nothing was taken
         }
     }
@@ -345,15 +345,15 @@ final class LocksTest {
 
     static void nextServer() throws Exception {
         try (var draining = new Fake(problem(503, "unsent")); var good = new Fake(GRANT)) {
-            new Locks(DEAD, draining.url(), good.url()).lock("x", TRY).release();
+            Locks.of(DEAD, draining.url(), good.url()).lock("x", TRY).release();
             expect(List.of(draining.calls.size(), good.calls.size()), List.of(1, 2));
         }
-        fails(DistlockException.Unavailable.class, () -> new Locks(DEAD).lock("x", TRY));
+        fails(DistlockException.Unavailable.class, () -> Locks.of(DEAD).lock("x", TRY));
     }
 
     static void anotherBackendIsAnError() throws Exception {
         try (var s = new Fake(GRANT); var other = new Fake("other", GRANT)) {
-            var locks = new Locks(s.url(), other.url());
+            var locks = Locks.of(s.url(), other.url());
             locks.lock("x", TRY).release();
             s.on("acquire", problem(503, "unsent"));
             var e = fails(DistlockException.Unavailable.class, () -> locks.lock("x", Options.defaults()));
@@ -391,13 +391,14 @@ final class LocksTest {
 
     // A lease of 60 s whose server grants 40 s is renewed at once.
     static void renewalThatIsAnsweredTooLateRevivesNothing() throws Exception {
-        var timer = Lease.class.getDeclaredField("TIMER");
-        timer.setAccessible(true);
+        var engine = Locks.class.getDeclaredField("engine");
+        engine.setAccessible(true);
         var late = new java.util.concurrent.CountDownLatch(1);
         try (var s = new Fake(grant(1_500, "7")).on("renew", renewed("ok").late(700))) { // trusted for half a second
-            var lease = s.locks().lock("x", ttl(12_000));
+            var locks = s.locks();
+            var lease = locks.lock("x", ttl(12_000));
             eventually(() -> !s.of("renew").isEmpty());
-            ((java.util.concurrent.Executor) timer.get(null)).execute(() -> { // the timer of the deadline comes late
+            ((Engine) engine.get(locks)).loop.execute(() -> { // the timer of the deadline comes late
                 try {
                     late.await();
                 } catch (InterruptedException e) {
@@ -405,6 +406,8 @@ final class LocksTest {
                 }
             });
             sleep(800); // were that too short, the test would only see less
+            late.countDown();
+            sleep(100);
             expect(lease.remaining(), Duration.ZERO);
             fails(DistlockException.Lost.class, lease::check);
         } finally {
@@ -415,7 +418,7 @@ final class LocksTest {
     static void renewalByTheNextServer() throws Exception {
         for (String outcome : List.of("unknown", "unsent")) {
             try (var bad = new Fake(grant(40_000, "7")).on("renew", renewed(outcome)); var good = new Fake(GRANT).on("renew", renewed("ok"))) {
-                var locks = new Locks(List.of(bad.url(), good.url()), null, java.net.http.HttpClient.newHttpClient());
+                var locks = Locks.of(bad.url(), good.url());
                 try (var lease = locks.lock("x", ttl(60_000))) {
                     eventually(() -> lease.lost().isDone() || !good.of("renew").isEmpty());
                     lease.check();
@@ -526,26 +529,25 @@ final class LocksTest {
 
     static void wrongArguments() throws Exception {
         for (String url : List.of("redis://h", "http://user:hidden@h", "localhost:1", "unix:/s", "http://h?a=b", "no URL hidden")) {
-            that(!fails(IllegalArgumentException.class, () -> new Locks(url)).getMessage().contains("hidden"));
+            that(!fails(IllegalArgumentException.class, () -> Locks.of(url)).getMessage().contains("hidden"));
         }
-        var http = java.net.http.HttpClient.newHttpClient();
         for (String token : List.of("a\nb", "\u00fc", "")) {
-            fails(IllegalArgumentException.class, () -> new Locks(List.of("http://h"), token, http));
+            fails(IllegalArgumentException.class, () -> Locks.builder().url("http://h").token(token).build());
         }
-        fails(IllegalArgumentException.class, Locks::new);
+        fails(IllegalArgumentException.class, Locks::of);
         fails(IllegalArgumentException.class, () -> ttl(0));
     }
 
     static void json() throws Exception {
         expect(Json.read(" {\"a\" : [1, -2.5e3, true, null, {}, []], \"\\u00fc\\n\\\"\" : \"\\/\"} "), new LinkedHashMap<String, Object>() {{
-            put("a", Arrays.asList(new Json.Number("1"), new Json.Number("-2.5e3"), true, null, Map.of(), List.of()));
+            put("a", Arrays.asList(1L, -2500.0, true, null, Map.of(), List.of()));
             put("\u00fc\n\"", "/");
         }});
         for (String wrong : List.of("", "{", "[1,]", "{\"a\":1,}", "{a:1}", "[1 2]", "01", "nul", "\"\\x\"", "\"a", "{} {}", "\"\\u12\"", "\"\n\"", "{}\0",
                 "[".repeat(100_000))) {
             fails(IllegalArgumentException.class, () -> Json.read(wrong));
         }
-        expect(Json.read(Json.write(Map.of("\"\\\u0000\ud83d\ude00", List.of(1, "b")))), Map.of("\"\\\u0000\ud83d\ude00", List.of(new Json.Number("1"), "b")));
+        expect(Json.read(Json.write(Map.of("\"\\\u0000\ud83d\ude00", List.of(1, "b")))), Map.of("\"\\\u0000\ud83d\ude00", List.of(1L, "b")));
     }
 
     public static void main(String[] args) throws Exception {

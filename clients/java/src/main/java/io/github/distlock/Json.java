@@ -1,15 +1,12 @@
-package distlock;
+package io.github.distlock;
 
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Reads and writes JSON, which the JDK does not. Numbers are kept as their text. */
+/** Reads and writes JSON, which the JDK does not. */
 final class Json {
-    /** A number, as it is written. */
-    record Number(String text) {}
-
     private final String text;
     private int at;
     private int depth;
@@ -18,7 +15,7 @@ final class Json {
         this.text = text;
     }
 
-    /** Returns maps, lists, strings, Numbers, Booleans and null. Throws IllegalArgumentException for other text. */
+    /** Returns maps, lists, strings, Longs, Doubles, Booleans and null. Throws IllegalArgumentException for other text. */
     static Object read(String text) {
         var json = new Json(text);
         Object value = json.value();
@@ -27,21 +24,33 @@ final class Json {
         return value;
     }
 
-    /** Writes maps, lists, strings and numbers. */
+    /** Reads an object. */
+    @SuppressWarnings("unchecked")
+    static Map<String, Object> object(String text) {
+        Object value = read(text);
+        if (!(value instanceof Map)) {
+            throw new IllegalArgumentException("this is no JSON object");
+        }
+        return (Map<String, Object>) value;
+    }
+
+    /** Writes maps, lists, strings, numbers and booleans. */
     static String write(Object value) {
-        if (value instanceof Map<?, ?> map) {
+        if (value instanceof Map) {
             var parts = new ArrayList<String>();
-            map.forEach((k, v) -> parts.add(write(k) + ":" + write(v)));
+            ((Map<?, ?>) value).forEach((k, v) -> parts.add(write(k) + ":" + write(v)));
             return "{" + String.join(",", parts) + "}";
         }
-        if (value instanceof List<?> list) {
-            return "[" + String.join(",", list.stream().map(Json::write).toList()) + "]";
+        if (value instanceof List) {
+            var parts = new ArrayList<String>();
+            ((List<?>) value).forEach(v -> parts.add(write(v)));
+            return "[" + String.join(",", parts) + "]";
         }
-        if (!(value instanceof String s)) {
+        if (!(value instanceof String)) {
             return String.valueOf(value);
         }
         var out = new StringBuilder("\"");
-        for (char c : s.toCharArray()) {
+        for (char c : ((String) value).toCharArray()) {
             out.append(c < ' ' || c == '"' || c == '\\' || c > '~' ? String.format("\\u%04x", (int) c) : c);
         }
         return out.append('"').toString();
@@ -70,12 +79,16 @@ final class Json {
     private Object value() {
         want(depth++ < 100);
         try {
-            return switch (peek()) {
-                case '{' -> object();
-                case '[' -> list();
-                case '"' -> string();
-                default -> word();
-            };
+            switch (peek()) {
+                case '{':
+                    return object();
+                case '[':
+                    return list();
+                case '"':
+                    return string();
+                default:
+                    return word();
+            }
         } finally {
             depth--;
         }
@@ -135,13 +148,14 @@ final class Json {
         }
         String word = text.substring(start, at);
         switch (word) {
-            case "true", "false":
+            case "true":
+            case "false":
                 return word.equals("true");
             case "null":
                 return null;
             default:
                 want(word.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?"));
-                return new Number(word);
+                return word.matches("-?[0-9]{1,18}") ? (Object) Long.valueOf(word) : (Object) Double.valueOf(word);
         }
     }
 }

@@ -1,0 +1,210 @@
+package io.github.distlock;
+
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * One lock that somebody wants. It asks until the lock is granted, its time is over, or the user completes the result, as by
+ * cancelling it. What it may have taken is released then.
+ */
+final class Acquisition {
+    private static final long POLL = TimeUnit.SECONDS.toNanos(20); // less than servers and proxies allow
+    private static final long TURN = TimeUnit.SECONDS.toNanos(1); // between the tries of one that has no connection to wait on
+
+    /** The lease, or the error. Whoever completes it, that ends the acquisition. */
+    final CompletableFuture<Lease> result = new CompletableFuture<>();
+
+    /** Is completed when the acquisition is over, and what it may have taken is released. */
+    final CompletableFuture<Void> over = new CompletableFuture<>();
+
+    private final Engine engine;
+    private final String name;
+    private final Options options;
+    private final List<Object> key; // of a re-entrant lock, or null
+    private final long begin = System.nanoTime();
+    private final long wait;
+
+    // The loop's.
+    private String owner = UUID.randomUUID().toString();
+    private boolean taken; // a server may have a hold of this owner, or a place in the queue
+    private boolean unsure; // a request of this owner had no answer
+    private boolean ended;
+    private boolean waited; // others hold the lock
+    private int tries;
+    private int failures;
+    private Call call;
+    private Loop.Timer pause;
+
+    Acquisition(Engine engine, String name, Options options, List<Object> key) {
+        this.engine = engine;
+        this.name = name;
+        this.options = options;
+        this.key = key;
+        this.wait = options.patience();
+        result.whenComplete((lease, error) -> engine.loop.execute(this::stop)); // does nothing once it has ended
+        engine.loop.execute(this::attempt);
+    }
+
+    private void attempt() {
+        if (ended) {
+            return;
+        }
+        tries++;
+        long start = System.nanoTime();
+        long left = wait - (start - begin);
+        long poll = engine.api.hasRoomToWait() ? Math.max(0, Math.min(POLL, left)) : 0;
+        boolean before = taken;
+        taken = true;
+        call = new Call(poll > 0 ? Call.Sort.WAIT : Call.Sort.SHORT, "/v1/acquire", request(poll), poll, options.timeout(),
+                a -> answered(a, start, poll, before));
+        engine.api.send(call);
+    }
+
+    private Map<String, Object> request(long poll) {
+        var meta = new LinkedHashMap<>(engine.meta);
+        meta.putAll(options.meta());
+        var body = Engine.body(name, owner, options.mode());
+        body.put("ttl_ms", Options.millis(options.ttl()));
+        body.put("wait_ms", TimeUnit.NANOSECONDS.toMillis(poll));
+        body.put("meta", meta);
+        if (options.limit() > 0) {
+            body.put("limit", options.limit());
+        }
+        if (!options.renew()) {
+            body.put("fixed", true);
+        }
+        return body;
+    }
+
+    private void answered(Answer a, long start, long poll, boolean before) {
+        if (poll == 0 && !a.is("ok") && !a.is("unknown")) {
+            taken = before;
+        }
+        if (a.is("ok")) {
+            Lease lease = granted(start, a.body);
+            if (lease != null) {
+                ended = true;
+                deliver(lease);
+                return;
+            }
+            a = Answer.of("unknown", "the answer came too late");
+        }
+        waited |= a.is("held") && wait > 0;
+        unsure |= a.is("unknown");
+        failures = a.is("held") ? 0 : failures + 1;
+        if (a.isSpent()) {
+            renewOwner(a);
+        } else {
+            decide(a);
+        }
+    }
+
+    /** Goes on with a fresh owner, since the server has released this one, perhaps late. */
+    private void renewOwner(Answer a) {
+        String old = owner;
+        boolean again = unsure;
+        owner = UUID.randomUUID().toString();
+        taken = unsure = false;
+        if (again) {
+            engine.release(Engine.body(name, old, options.mode()), System.nanoTime() + options.timeout(), options.timeout(), x -> decide(a));
+        } else {
+            decide(a);
+        }
+    }
+
+    private void decide(Answer a) {
+        long left = wait - (System.nanoTime() - begin);
+        try {
+            a.failIfFinal();
+            if (left <= 0 && a.is("held")) {
+                throw new DistlockException.Held(name, Holder.of(a.body));
+            }
+            if (left <= 0 && tries >= 2 * engine.api.servers.size()) {
+                throw new DistlockException.Unavailable(a.detail());
+            }
+        } catch (DistlockException e) {
+            end(e);
+            return;
+        }
+        long time = a.is("held") && !engine.api.hasRoomToWait() ? Math.min(TURN, Math.max(0, left)) : Engine.pause(failures, left);
+        if (!ended) {
+            pause = engine.loop.after(time, this::attempt);
+        }
+    }
+
+    /** Makes the lease of a grant. Returns null if it is over already, or makes no sense. */
+    private Lease granted(long start, Map<String, Object> body) {
+        try {
+            long now = System.nanoTime();
+            long asked = TimeUnit.MILLISECONDS.toNanos((Long) body.get("waited_ms"));
+            waited |= asked > 0 && wait > 0;
+            long deadline = start + Math.min(asked, now - start) // no longer than the answer took
+                    + TimeUnit.MILLISECONDS.toNanos((Long) body.get("ttl_ms")) - Options.margin(options.ttl());
+            long fence = Long.parseUnsignedLong((String) body.get("fence"));
+            if (deadline - now <= 0) {
+                return null;
+            }
+            var hold = new Hold(engine, name, owner, options, deadline, fence);
+            var lease = new Lease(hold); // who drops it from now on has forgotten it
+            hold.start();
+            if (key != null) {
+                hold.keyed(key);
+            }
+            return lease;
+        } catch (ClassCastException | NullPointerException | NumberFormatException e) {
+            return null;
+        }
+    }
+
+    private void deliver(Lease lease) {
+        report(Event.Kind.TAKEN);
+        if (result.complete(lease)) {
+            over.complete(null);
+        } else { // the user has given up
+            lease.abandon().whenComplete((x, error) -> over.complete(null));
+        }
+    }
+
+    private void end(DistlockException error) {
+        if (ended) {
+            return;
+        }
+        ended = true;
+        report(Event.Kind.FAILED);
+        Runnable tell = () -> {
+            over.complete(null);
+            if (error != null) {
+                result.completeExceptionally(error);
+            }
+        };
+        if (taken) {
+            engine.release(Engine.body(name, owner, options.mode()), System.nanoTime() + options.timeout(), options.timeout(), a -> tell.run());
+        } else {
+            tell.run();
+        }
+    }
+
+    /** Ends the acquisition of a user who has given up. */
+    private void stop() {
+        if (ended) {
+            return;
+        }
+        engine.api.cancel(call);
+        if (pause != null) {
+            pause.cancel();
+        }
+        end(null);
+    }
+
+    private void report(Event.Kind kind) {
+        long time = System.nanoTime() - begin;
+        if (waited) {
+            engine.report(Event.Kind.WAITED, name, time);
+        }
+        engine.report(kind, name, time);
+    }
+}

@@ -1,0 +1,83 @@
+package io.github.distlock;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+
+/** One of the servers of a client. What changes belongs to the loop's thread. */
+final class Server {
+    private static final String UNIX = "http+unix://";
+
+    final String url; // for messages
+    final boolean secure;
+    final String host;
+    final int port;
+    final String socket; // the path of a Unix socket, or null
+    final String path; // before that of each call
+    final String hostHeader;
+
+    final Deque<Connection> idle = new ArrayDeque<>();
+    final Set<Call> waits = new LinkedHashSet<>(); // calls that wait for a lock
+    long answered; // when it gave its last answer; if known
+    boolean known;
+    int failures; // since then
+    long failed; // when the last of them was, if there is one
+    boolean probed; // a probe is under way or planned
+
+    private Server(String url, boolean secure, String host, int port, String socket, String path) {
+        this.url = url;
+        this.secure = secure;
+        this.host = host;
+        this.port = port;
+        this.socket = socket;
+        this.path = path;
+        hostHeader = socket != null ? "localhost" : port == (secure ? 443 : 80) ? host : host + ":" + port;
+    }
+
+    /** Reads a URL. No message contains it, since it may contain a secret. */
+    static Server of(String text) {
+        String url = text.replaceAll("/+$", "");
+        if (url.startsWith(UNIX + "/")) {
+            return new Server(url, false, "localhost", 0, url.substring(UNIX.length()), "");
+        }
+        try {
+            URI u = new URI(url);
+            boolean secure = "https".equals(u.getScheme());
+            if ((secure || "http".equals(u.getScheme())) && u.getHost() != null && u.getRawUserInfo() == null
+                    && u.getRawQuery() == null && u.getRawFragment() == null) {
+                int port = u.getPort() >= 0 ? u.getPort() : secure ? 443 : 80;
+                return new Server(url, secure, u.getHost(), port, null, u.getRawPath());
+            }
+        } catch (URISyntaxException e) {
+            // the message would have the text
+        }
+        throw new IllegalArgumentException("want URLs such as http://host:7077, https://host or http+unix:///path/to.sock; "
+                + "a token is given by token or tokenFile");
+    }
+
+    /** Looks up its addresses. It may block. */
+    List<SocketAddress> addresses() throws IOException {
+        if (socket == null) {
+            var all = new ArrayList<SocketAddress>();
+            for (InetAddress a : InetAddress.getAllByName(host)) {
+                all.add(new InetSocketAddress(a, port));
+            }
+            return all;
+        }
+        try { // of Java 16 and later
+            var c = Class.forName("java.net.UnixDomainSocketAddress");
+            return List.of((SocketAddress) c.getMethod("of", String.class).invoke(null, socket));
+        } catch (ReflectiveOperationException e) {
+            throw new IOException("Unix sockets need Java 16 or later");
+        }
+    }
+}

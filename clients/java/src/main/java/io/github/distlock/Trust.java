@@ -1,0 +1,112 @@
+package io.github.distlock;
+
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyFactory;
+import java.security.KeyStore;
+import java.security.PrivateKey;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
+import java.security.spec.PKCS8EncodedKeySpec;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.regex.Pattern;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
+
+/** What a client shows and trusts in TLS: a context of the user's, or certificates in files, which are read again. */
+final class Trust {
+    private static final Pattern KEY = Pattern.compile("-----BEGIN PRIVATE KEY-----([^-]+)-----END PRIVATE KEY-----");
+    private static final char[] NO_PASSWORD = {};
+
+    private final SSLContext given;
+    private final Path certFile;
+    private final Path keyFile;
+    private final Path caFile;
+
+    // Guarded by this.
+    private SSLContext made;
+    private byte[][] madeOf;
+
+    Trust(SSLContext given, Path certFile, Path keyFile, Path caFile) {
+        this.given = given;
+        this.certFile = certFile;
+        this.keyFile = keyFile;
+        this.caFile = caFile;
+    }
+
+    /** Returns the context for a new connection. Files that can't be read now count as they were before. */
+    synchronized SSLContext context() throws IOException {
+        if (given != null) {
+            return given;
+        }
+        try {
+            byte[][] files = {read(certFile), read(keyFile), read(caFile)};
+            if (made == null || !Arrays.deepEquals(files, madeOf)) {
+                made = make(files[0], files[1], files[2]);
+                madeOf = files;
+            }
+        } catch (IOException | GeneralSecurityException | IllegalArgumentException e) {
+            if (made == null) {
+                throw new IOException("the certificates: " + e.getMessage(), e);
+            }
+        }
+        return made;
+    }
+
+    private static byte[] read(Path file) throws IOException {
+        return file == null ? null : Files.readAllBytes(file);
+    }
+
+    private SSLContext make(byte[] cert, byte[] key, byte[] ca) throws GeneralSecurityException, IOException {
+        KeyManagerFactory keys = null;
+        if (cert != null) {
+            Certificate[] chain = certificates(cert, certFile);
+            var store = empty();
+            store.setKeyEntry("client", privateKey(key, chain[0]), NO_PASSWORD, chain);
+            keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+            keys.init(store, NO_PASSWORD);
+        }
+        TrustManagerFactory roots = null;
+        if (ca != null) {
+            var store = empty();
+            Certificate[] all = certificates(ca, caFile);
+            for (int i = 0; i < all.length; i++) {
+                store.setCertificateEntry("ca" + i, all[i]);
+            }
+            roots = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            roots.init(store);
+        }
+        var context = SSLContext.getInstance("TLS");
+        context.init(keys == null ? null : keys.getKeyManagers(), roots == null ? null : roots.getTrustManagers(), null);
+        return context;
+    }
+
+    private static KeyStore empty() throws GeneralSecurityException, IOException {
+        var store = KeyStore.getInstance("PKCS12");
+        store.load(null, null);
+        return store;
+    }
+
+    private static Certificate[] certificates(byte[] pem, Path file) throws GeneralSecurityException, IOException {
+        var all = CertificateFactory.getInstance("X.509").generateCertificates(new ByteArrayInputStream(pem));
+        if (all.isEmpty()) {
+            throw new IOException(file + " has no certificate in PEM");
+        }
+        return all.toArray(new Certificate[0]);
+    }
+
+    private PrivateKey privateKey(byte[] pem, Certificate of) throws GeneralSecurityException, IOException {
+        var m = KEY.matcher(new String(pem, StandardCharsets.ISO_8859_1));
+        if (!m.find()) {
+            throw new IOException(keyFile + " has no \"BEGIN PRIVATE KEY\"; openssl pkcs8 -topk8 -nocrypt writes a key so");
+        }
+        byte[] der = Base64.getMimeDecoder().decode(m.group(1));
+        return KeyFactory.getInstance(of.getPublicKey().getAlgorithm()).generatePrivate(new PKCS8EncodedKeySpec(der));
+    }
+}
