@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -92,38 +91,6 @@ func command(tb testing.TB, tool string, args ...string) *exec.Cmd {
 	cmd := exec.Command(testserver.Tool(tb, tool), args...)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+pythonPath, "PYTHONDONTWRITEBYTECODE=1")
 	return cmd
-}
-
-var classes struct {
-	sync.Once
-	dir string
-	err error
-}
-
-// java returns the command of a main class, with the client, its tests and the peer compiled.
-func java(tb testing.TB, args ...string) *exec.Cmd {
-	tb.Helper()
-	javac, jvm := testserver.Tool(tb, "javac"), testserver.Tool(tb, "java")
-	classes.Do(func() {
-		if classes.dir, classes.err = os.MkdirTemp("", "distlock-classes-"); classes.err != nil {
-			return
-		}
-		const sources = "io/github/distlock/*.java"
-		main, _ := filepath.Glob(filepath.Join(clients, "java/src/main/java", sources))
-		tests, _ := filepath.Glob(filepath.Join(clients, "java/src/test/java", sources))
-		tests = append(tests, filepath.Join(clients, "java", "Example.java"), "Peer.java")
-		for _, args := range [][]string{append([]string{"--release", "11"}, main...), append([]string{"-cp", classes.dir}, tests...)} {
-			out, err := exec.Command(javac, append([]string{"-Xlint:all", "-Werror", "-d", classes.dir}, args...)...).CombinedOutput()
-			if err != nil {
-				classes.err = fmt.Errorf("javac: %w: %s", err, out)
-			}
-		}
-	})
-	if classes.err != nil {
-		tb.Fatal(classes.err)
-	}
-	quick := []string{"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes.dir}
-	return exec.Command(jvm, append(quick, args...)...)
 }
 
 // peer is a process with a client.

@@ -22,6 +22,7 @@ final class Engine {
     private final Consumer<Event> onEvent;
     private final Queue<Event> events = new ArrayDeque<>(); // guarded by itself
     private boolean reporting; // guarded by events
+    private boolean failed; // of the thread that reports
 
     Engine(Loop loop, Api api, Map<String, String> meta, Consumer<Event> onEvent) {
         this.loop = loop;
@@ -105,7 +106,14 @@ final class Engine {
                     return;
                 }
             }
-            Background.guarded(() -> onEvent.accept(e), "onEvent");
+            try {
+                onEvent.accept(e);
+            } catch (Throwable error) {
+                if (!failed) { // once: it may fail each time
+                    failed = true;
+                    Background.LOG.log(System.Logger.Level.WARNING, "distlock: onEvent failed", error);
+                }
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 package io.github.distlock;
 
+import java.lang.ref.WeakReference;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -97,8 +98,7 @@ public final class Locks {
         }
         var acquisition = new Acquisition(engine, name, o, key);
         for (Lease l : before) {
-            l.lost().thenRun(() -> acquisition.result.completeExceptionally(
-                    new DistlockException.Lost("\"" + l.name() + "\" was lost while waiting for \"" + name + "\"")));
+            endWith(l, acquisition.result, name);
         }
         try {
             return acquisition.result.get();
@@ -113,6 +113,18 @@ public final class Locks {
             awaitEnd(end, o.timeout());
             throw e;
         }
+    }
+
+    /** Ends a wait if a lease is lost. The lease and what is waited for can be forgotten all the same. */
+    private static void endWith(Lease l, CompletableFuture<Lease> wait, String name) {
+        var weak = new WeakReference<>(wait);
+        String before = l.name();
+        l.lost().thenRun(() -> {
+            var f = weak.get();
+            if (f != null) {
+                f.completeExceptionally(new DistlockException.Lost("\"" + before + "\" was lost while waiting for \"" + name + "\""));
+            }
+        });
     }
 
     /** Lets a thread that was interrupted see that nothing is left, unless that takes long, or it is interrupted again. */

@@ -98,12 +98,14 @@ final class Loop {
     }
 
     private void run(Selector s) {
-        while (!isOver(s)) {
+        for (;;) {
             Thread.interrupted(); // whoever does that: it would close each connection
-            for (Runnable task : takeTasks()) {
-                Background.guarded(task, "a task");
-            }
+            runTasks();
             runTimers();
+            if (isOver(s)) {
+                close(s);
+                return;
+            }
             try {
                 select(s);
             } catch (IOException | RuntimeException e) {
@@ -111,7 +113,6 @@ final class Loop {
                 Thread.yield();
             }
         }
-        close(s);
     }
 
     private synchronized boolean isOver(Selector s) {
@@ -123,10 +124,14 @@ final class Loop {
         return true;
     }
 
-    private synchronized Queue<Runnable> takeTasks() {
-        var taken = tasks;
-        tasks = new ArrayDeque<>();
-        return taken;
+    /** Runs the tasks that are there. It has a frame of its own: what waits in run must keep nothing alive. */
+    private void runTasks() {
+        Queue<Runnable> taken;
+        synchronized (this) {
+            taken = tasks;
+            tasks = new ArrayDeque<>();
+        }
+        taken.forEach(task -> Background.guarded(task, "a task"));
     }
 
     private void runTimers() {

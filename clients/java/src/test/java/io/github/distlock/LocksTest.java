@@ -1,189 +1,39 @@
 package io.github.distlock;
 
-import com.sun.net.httpserver.HttpExchange;
-import com.sun.net.httpserver.HttpServer;
-import java.io.IOException;
-import java.net.InetAddress;
-import java.net.InetSocketAddress;
-import java.nio.charset.StandardCharsets;
+import static io.github.distlock.Check.eventually;
+import static io.github.distlock.Check.expect;
+import static io.github.distlock.Check.fails;
+import static io.github.distlock.Check.sleep;
+import static io.github.distlock.Check.that;
+import static io.github.distlock.Fake.DROP;
+import static io.github.distlock.Fake.GRANT;
+import static io.github.distlock.Fake.HANG;
+import static io.github.distlock.Fake.HELD;
+import static io.github.distlock.Fake.RELEASED;
+import static io.github.distlock.Fake.TOKEN;
+import static io.github.distlock.Fake.grant;
+import static io.github.distlock.Fake.problem;
+import static io.github.distlock.Fake.renewed;
+
+import io.github.distlock.Fake.Call;
+import io.github.distlock.Fake.Reply;
 import java.time.Duration;
-import java.util.ArrayDeque;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Deque;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
-import java.util.concurrent.CopyOnWriteArrayList;
-import java.util.concurrent.Executors;
-import java.util.function.BooleanSupplier;
+
 
 /** Tests the client against a server that answers as each test says: java -cp out distlock.LocksTest. */
 final class LocksTest {
-    private static final String TOKEN = "secret-of-the-tests", DEAD = "http://127.0.0.1:1";
-
-    /** An answer, after a delay; DROP cuts the connection, HANG never answers. */
-    private record Reply(int status, String body, long delay) {
-        Reply(int status, String body) {
-            this(status, body, 0);
-        }
-
-        Reply late(long millis) {
-            return new Reply(status, body, millis);
-        }
-    }
-
-    private record Call(String name, Map<?, ?> body, String token, String backend) {}
-
-    private static final Reply DROP = new Reply(-1, ""), HANG = new Reply(-2, ""), RELEASED = new Reply(204, "");
-    private static final Reply HELD = new Reply(423, """
-            {"title": "Locked", "status": 423, "detail": "so it is", "distlock": "held",
-             "holders": [{"mode": "exclusive", "fence": "6", "meta": {"program": "job\\n", "pid": "5", "host": "h"}}]}""");
-
-    private static Reply grant(long ttl, String fence) {
-        return new Reply(200, "{\"fence\":\"" + fence + "\",\"fences\":\"1\",\"ttl_ms\":" + ttl + ",\"waited_ms\":0}\n");
-    }
-
-    private static final Reply GRANT = grant(30_000, "7");
-
-    private static Reply problem(int status, String kind) {
-        return new Reply(status, "{\"title\":\"?\",\"status\":" + status + ",\"detail\":\"so it is\",\"distlock\":\"" + kind + "\"}");
-    }
-
-    private static Reply renewed(String outcome) {
-        return new Reply(200, "{\"index\":0,\"outcome\":\"" + outcome + "\"}\n");
-    }
-
-    /** Answers each call by the next of its replies, and by the last one for ever after. */
-    private static final class Fake implements AutoCloseable {
-        final List<Call> calls = new CopyOnWriteArrayList<>();
-        final Map<String, Deque<Reply>> replies = new LinkedHashMap<>();
-        final HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
-        final String backend;
-        boolean mixesUp; // answers to one request with answers to others
-
-        Fake(String backend, Reply... acquire) throws IOException {
-            this.backend = backend;
-            on("acquire", acquire).on("release", RELEASED);
-            server.createContext("/v1/", this::serve);
-            server.setExecutor(Executors.newCachedThreadPool(r -> {
-                var t = new Thread(r);
-                t.setDaemon(true);
-                return t;
-            }));
-            server.start();
-        }
-
-        Fake(Reply... acquire) throws IOException {
-            this("fake", acquire);
-        }
-
-        Fake on(String call, Reply... all) {
-            synchronized (replies) {
-                replies.put(call, new ArrayDeque<>(Arrays.asList(all)));
-            }
-            return this;
-        }
-
-        private void serve(HttpExchange e) throws IOException {
-            String call = e.getRequestURI().getPath().substring("/v1/".length());
-            var body = (Map<?, ?>) Json.read(new String(e.getRequestBody().readAllBytes(), StandardCharsets.UTF_8));
-            calls.add(new Call(call, body, e.getRequestHeaders().getFirst("Authorization"), e.getRequestHeaders().getFirst("Distlock-Backend")));
-            Reply r;
-            synchronized (replies) {
-                var rest = replies.get(call);
-                r = rest.size() > 1 ? rest.poll() : rest.peek();
-            }
-            if (r == HANG) {
-                return;
-            }
-            sleep(r.delay);
-            if (r != DROP) {
-                String id = mixesUp ? "of another" : e.getRequestHeaders().getFirst("Distlock-Request");
-                e.getResponseHeaders().set("Distlock-Request", id);
-                if (backend != null) {
-                    e.getResponseHeaders().set("Distlock-Backend", backend);
-                }
-                byte[] text = r.body.getBytes(StandardCharsets.UTF_8);
-                e.sendResponseHeaders(r.status, text.length == 0 ? -1 : text.length);
-                e.getResponseBody().write(text);
-            }
-            e.close();
-        }
-
-        String url() {
-            return "http://127.0.0.1:" + server.getAddress().getPort();
-        }
-
-        Locks locks() {
-            return Locks.builder().url(url()).token(TOKEN).build();
-        }
-
-        List<Map<?, ?>> of(String call) {
-            var all = new ArrayList<Map<?, ?>>();
-            calls.stream().filter(c -> c.name.equals(call)).forEach(c -> all.add(c.body));
-            return all;
-        }
-
-        void oneOwner() {
-            var owners = new HashSet<>();
-            calls.forEach(c -> owners.add(c.body.get("owner")));
-            expect(owners.size(), 1);
-        }
-
-        @Override
-        public void close() {
-            server.stop(0);
-        }
-    }
-
-    private interface Work {
-        void run() throws Exception;
-    }
-
-    private static void expect(Object got, Object want) {
-        if (!Objects.equals(got, want)) {
-            throw new AssertionError("got " + got + ", want " + want);
-        }
-    }
-
-    private static void that(boolean ok) {
-        expect(ok, true);
-    }
-
-    private static <E extends Exception> E fails(Class<E> with, Work work) throws Exception {
-        try {
-            work.run();
-        } catch (Exception e) {
-            if (with.isInstance(e)) {
-                return with.cast(e);
-            }
-            throw e;
-        }
-        throw new AssertionError("no " + with.getSimpleName());
-    }
+    private static final String DEAD = "http://127.0.0.1:1";
 
     private static <E extends Exception> E refused(Class<E> with, Fake s, Options o) throws Exception {
         E e = fails(with, () -> s.locks().lock("x", o));
         that(!e.toString().contains(TOKEN));
         s.of("acquire").forEach(b -> that(!e.toString().contains((String) b.get("owner"))));
         return e;
-    }
-
-    private static void sleep(long millis) {
-        try {
-            Thread.sleep(millis);
-        } catch (InterruptedException e) {
-            throw new IllegalStateException(e);
-        }
-    }
-
-    private static void eventually(BooleanSupplier ok) throws InterruptedException {
-        while (!ok.getAsBoolean()) {
-            Thread.sleep(1);
-        }
     }
 
     private static Options ttl(long millis) {
@@ -205,11 +55,11 @@ final class LocksTest {
             fails(DistlockException.Lost.class, lease::check);
             that(!lease.lost().isDone());
             Call first = s.calls.get(0), last = s.calls.get(1);
-            expect(List.of(first.name, last.name, first.token, last.backend), List.of("acquire", "release", "Bearer " + TOKEN, "fake"));
-            expect(List.of(first.body.get("name"), first.body.get("mode")), List.of("x\"\u00fc\n", "exclusive"));
-            expect(List.of(first.body.get("ttl_ms"), first.body.get("wait_ms")), List.of(30000L, 0L));
-            expect(((Map<?, ?>) first.body.get("meta")).get("pid"), String.valueOf(ProcessHandle.current().pid()));
-            that(!lease.toString().contains((String) first.body.get("owner")));
+            expect(List.of(first.name(), last.name(), first.token(), last.backend()), List.of("acquire", "release", "Bearer " + TOKEN, "fake"));
+            expect(List.of(first.body().get("name"), first.body().get("mode")), List.of("x\"\u00fc\n", "exclusive"));
+            expect(List.of(first.body().get("ttl_ms"), first.body().get("wait_ms")), List.of(30000L, 0L));
+            expect(((Map<?, ?>) first.body().get("meta")).get("pid"), String.valueOf(ProcessHandle.current().pid()));
+            that(!lease.toString().contains((String) first.body().get("owner")));
             s.oneOwner();
         }
     }
@@ -243,7 +93,7 @@ final class LocksTest {
     }
 
     static void ownerThatWasReleasedMakesNoOtherAttempt() throws Exception {
-        var spent = new Reply(423, HELD.body.replace("\"held\"", "\"held\", \"spent\": true"));
+        var spent = new Reply(423, HELD.body().replace("\"held\"", "\"held\", \"spent\": true"));
         try (var s = new Fake(spent, spent, GRANT)) {
             s.locks().lock("x", Options.defaults()).release();
             var owners = s.of("acquire").stream().map(b -> b.get("owner")).toList();
@@ -257,8 +107,8 @@ final class LocksTest {
     }
 
     static void ownerThatWasReleasedPerhapsIsReleasedAgain() throws Exception {
-        var held = new Reply(423, HELD.body.replace("\"held\"", "\"held\", \"spent\": true"));
-        var unknown = new Reply(504, HELD.body.replace("\"held\"", "\"unknown\", \"spent\": true"));
+        var held = new Reply(423, HELD.body().replace("\"held\"", "\"held\", \"spent\": true"));
+        var unknown = new Reply(504, HELD.body().replace("\"held\"", "\"unknown\", \"spent\": true"));
         for (var replies : List.of(new Reply[] {DROP, held, GRANT}, new Reply[] {unknown, GRANT})) {
             try (var s = new Fake(replies)) {
                 s.locks().lock("x", Options.defaults()).release();
@@ -313,7 +163,7 @@ final class LocksTest {
     }
 
     static void whatAProxySaysIsNoFact() throws Exception {
-        var spent = new Reply(423, HELD.body.replace("\"held\"", "\"held\", \"spent\": true"));
+        var spent = new Reply(423, HELD.body().replace("\"held\"", "\"held\", \"spent\": true"));
         for (Reply r : List.of(GRANT, problem(410, "lost"), problem(423, "held"), spent, new Reply(404, ""), new Reply(200, "<html>"))) {
             try (var s = new Fake((String) null, r)) {
                 refused(DistlockException.Unavailable.class, s, TRY);
@@ -478,7 +328,7 @@ final class LocksTest {
     }
 
     private static Reply waited(int millis) {
-        return new Reply(200, GRANT.body.replace("waited_ms\":0", "waited_ms\":" + millis));
+        return new Reply(200, GRANT.body().replace("waited_ms\":0", "waited_ms\":" + millis));
     }
 
     static void releaseWithoutAnswerIsRepeated() throws Exception {
@@ -507,7 +357,7 @@ final class LocksTest {
 
     static void releaseByAThreadThatIsInterrupted() throws Exception {
         try (var s = new Fake(GRANT).on("release", HANG, RELEASED)) {
-            var lease = s.locks().lock("x", TRY);
+            var lease = s.locks().lock("x", ttl(1_500).wait(Duration.ZERO));
             var caller = Thread.currentThread();
             new Thread(() -> {
                 while (s.of("release").isEmpty()) {
@@ -550,21 +400,7 @@ final class LocksTest {
         expect(Json.read(Json.write(Map.of("\"\\\u0000\ud83d\ude00", List.of(1, "b")))), Map.of("\"\\\u0000\ud83d\ude00", List.of(1L, "b")));
     }
 
-    public static void main(String[] args) throws Exception {
-        int failed = 0;
-        var tests = Arrays.stream(LocksTest.class.getDeclaredMethods())
-                .filter(m -> m.getParameterCount() == 0 && m.getReturnType() == void.class && !m.isSynthetic()).toList();
-        for (var m : tests) {
-            try {
-                m.invoke(null);
-                System.out.println("ok   " + m.getName());
-            } catch (java.lang.reflect.InvocationTargetException e) {
-                failed++;
-                System.out.println("FAIL " + m.getName());
-                e.getCause().printStackTrace(System.out);
-            }
-        }
-        System.out.printf("%d tests, %d failed%n", tests.size(), failed);
-        System.exit(failed == 0 && tests.size() >= 20 ? 0 : 1);
+    public static void main(String[] args) {
+        Check.run(args, LocksTest.class, AsyncTest.class);
     }
 }

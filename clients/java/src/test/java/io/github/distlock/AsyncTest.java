@@ -1,0 +1,233 @@
+package io.github.distlock;
+
+import static io.github.distlock.Check.eventually;
+import static io.github.distlock.Check.expect;
+import static io.github.distlock.Check.fails;
+import static io.github.distlock.Check.that;
+import static io.github.distlock.Fake.DROP;
+import static io.github.distlock.Fake.GRANT;
+import static io.github.distlock.Fake.HANG;
+import static io.github.distlock.Fake.HELD;
+import static io.github.distlock.Fake.RELEASED;
+import static io.github.distlock.Fake.RENEWED;
+import static io.github.distlock.Fake.grant;
+import static io.github.distlock.Fake.problem;
+import static io.github.distlock.Fake.renewed;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+
+/** Tests what goes on in the background, and the bytes of answers. LocksTest runs them. */
+final class AsyncTest {
+    private static final Options OPTIONS = Options.defaults(), TRY = OPTIONS.wait(Duration.ZERO);
+
+    static void cancelledWaiterLeavesTheQueue() throws Exception {
+        for (String how : List.of("cancel", "time", "value")) {
+            try (var s = new Fake(HANG)) {
+                var f = s.locks().lockAsync("x", OPTIONS);
+                eventually(() -> !s.of("acquire").isEmpty());
+                switch (how) {
+                    case "cancel" -> {
+                        that(f.cancel(true));
+                        fails(CancellationException.class, f::get);
+                    }
+                    case "time" -> fails(ExecutionException.class, () -> f.orTimeout(1, TimeUnit.MILLISECONDS).get());
+                    default -> that(f.complete(null));
+                }
+                eventually(() -> s.of("release").size() == 1);
+                expect(s.of("acquire").size(), 1);
+                s.oneOwner();
+            }
+        }
+    }
+
+    static void grantAfterACancelIsReleased() throws Exception {
+        try (var s = new Fake(GRANT.late(100)).on("release", RELEASED)) {
+            var f = s.locks().lockAsync("x", TRY.minHold(Duration.ofHours(1)));
+            eventually(() -> !s.of("acquire").isEmpty());
+            f.cancel(false);
+            eventually(() -> s.of("release").size() == 1);
+        }
+    }
+
+    static void asyncErrors() throws Exception {
+        try (var s = new Fake(HELD)) {
+            var e = fails(ExecutionException.class, () -> s.locks().lockAsync("x", TRY).get());
+            that(e.getCause() instanceof DistlockException.Held);
+            fails(IllegalArgumentException.class, () -> s.locks().lockAsync("x", OPTIONS.reentrant(true)));
+        }
+    }
+
+    /** What depends on a lease runs where it may block. */
+    static void callbacksMayBlock() throws Exception {
+        try (var s = new Fake(GRANT.late(100), grant(1_200, "8"), GRANT).on("renew", HANG).on("release", RELEASED.late(100))) {
+            var never = new CountDownLatch(1);
+            var locks = Locks.builder().url(s.url()).onEvent(e -> block(never)).build();
+            locks.lockAsync("x", OPTIONS).thenAccept(l -> block(never));
+            eventually(() -> s.of("acquire").size() == 1);
+            var lease = locks.lock("y", OPTIONS.ttl(Duration.ofMillis(1_200)).onLost(() -> block(never)));
+            lease.lost().thenRun(() -> block(never));
+            lease.lost().get();
+            locks.lock("z", TRY).releaseAsync().thenRun(() -> block(never));
+            locks.lock("z", TRY).close();
+            never.countDown();
+        }
+    }
+
+    private static void block(CountDownLatch latch) {
+        try {
+            latch.await();
+        } catch (InterruptedException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    static void renewalsAreJoined() throws Exception {
+        try (var s = new Fake(GRANT).on("renew", RENEWED)) {
+            var locks = s.locks();
+            var asked = new ArrayList<CompletableFuture<Lease>>();
+            for (int i = 0; i < 1500; i++) {
+                asked.add(locks.lockAsync("x" + i, OPTIONS.ttl(Duration.ofSeconds(45)))); // granted for 30 s: renewed at once
+            }
+            var leases = new ArrayList<Lease>();
+            for (var f : asked) {
+                leases.add(f.get());
+            }
+            eventually(() -> leases.stream().allMatch(l -> l.remaining().toSeconds() > 35));
+            int requests = s.of("renew").size(), holds = 0;
+            for (Map<?, ?> r : s.of("renew")) {
+                holds += ((List<?>) r.get("holds")).size();
+                that(((List<?>) r.get("holds")).size() <= 1000);
+                expect(((Map<?, ?>) ((List<?>) r.get("holds")).get(0)).get("fence"), "7");
+            }
+            System.out.println("     1500 renewals in " + requests + " requests");
+            expect(holds, 1500);
+            that(requests < 750);
+        }
+    }
+
+    static void events() throws Exception {
+        var seen = new CopyOnWriteArrayList<Event>();
+        try (var s = new Fake(HELD, GRANT, HELD, GRANT, grant(1_200, "9")).on("renew", renewed("lost"))) {
+            var locks = Locks.builder().url(s.url()).onEvent(seen::add).build();
+            locks.lock("a", OPTIONS).close();
+            that(locks.tryLock("b").isEmpty());
+            s.on("release", problem(410, "lost"));
+            fails(DistlockException.Lost.class, () -> locks.lock("c").close());
+            var lease = locks.lock("d", OPTIONS);
+            lease.lost().get();
+            eventually(() -> seen.size() == 8);
+        }
+        expect(seen.stream().map(e -> e.kind() + " " + e.name()).collect(Collectors.toList()),
+                List.of("WAITED a", "TAKEN a", "RELEASED a", "FAILED b", "TAKEN c", "LOST c", "TAKEN d", "LOST d"));
+        that(seen.stream().allMatch(e -> e.seconds() >= 0));
+    }
+
+    static void extensions() throws Exception {
+        try (var s = new Fake(grant(20_000, "7")).on("renew", DROP, renewed("unknown"), renewed("ok"), renewed("invalid"), renewed("lost"))) {
+            var lease = s.locks().lock("x", TRY.ttl(Duration.ofSeconds(20)).renew(false));
+            expect(s.of("acquire").get(0).get("fixed"), true);
+            lease.extend(Duration.ofSeconds(100));
+            that(lease.remaining().toSeconds() >= 97);
+            expect(((Map<?, ?>) ((List<?>) s.of("renew").get(2).get("holds")).get(0)).get("ttl_ms"), 100_000L);
+            fails(DistlockException.Invalid.class, () -> lease.extend(Duration.ofDays(10_000)));
+            lease.check();
+            fails(DistlockException.Lost.class, () -> lease.extend(Duration.ofSeconds(5)));
+            lease.lost().get();
+        }
+    }
+
+    /** A hold that was released early is renewed until its end if the server does not confirm a life that lasts so long. */
+    static void minimumHoldWithoutConfirmation() throws Exception {
+        var busy = new Fake.Reply[5];
+        java.util.Arrays.fill(busy, renewed("unknown"));
+        busy[4] = RENEWED;
+        try (var s = new Fake(grant(3_000, "7")).on("renew", busy)) {
+            var lease = s.locks().lock("x", TRY.ttl(Duration.ofSeconds(3)).minHold(Duration.ofSeconds(5)));
+            fails(DistlockException.Unavailable.class, lease::release);
+            fails(DistlockException.Lost.class, lease::check);
+            eventually(() -> s.of("renew").size() >= 6);
+            expect(s.of("release").size(), 0);
+            eventually(() -> s.of("release").size() == 1);
+        }
+    }
+
+    static void answers() throws Exception {
+        String head = "HTTP/1.1 200 OK\r\nContent-Type: x\r\n";
+        for (String text : List.of(head + "Content-Length: 5\r\n\r\nhello", head + "Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\nA: b\r\n\r\n",
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + head + "content-length:5\r\nConnection: close\r\n\r\nhello")) {
+            for (int size : new int[] {1, 7, 1000}) {
+                Response r = parse(text, size);
+                expect(List.of(r.status, r.header("content-type"), r.body(), r.keepAlive), List.of(200, "x", "hello", !text.contains("close")));
+            }
+        }
+        expect(parse("HTTP/1.1 204 No Content\r\n\r\n", 3).body(), "");
+        for (String wrong : List.of("HTTP/2 200 OK\r\n\r\n", "220 smtp\r\n\r\n", head + "\r\n", head + "Content-Length: -1\r\n\r\n", head + "Content-Length: x\r\n\r\n",
+                head + "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello", head + "Content-Length: 5\r\nTransfer-Encoding: chunked, x\r\n\r\nhello",
+                head + "Transfer-Encoding: chunked\r\n\r\n-1\r\n", head + "Transfer-Encoding: chunked\r\n\r\n2\r\nhello", head + "no colon\r\n\r\n",
+                head + "Content-Length: 999999999\r\n\r\n", "x".repeat(70_000))) {
+            fails(IOException.class, () -> parse(wrong, 100));
+        }
+    }
+
+    private static Response parse(String text, int size) throws IOException {
+        var parser = new Response.Parser();
+        byte[] all = text.getBytes(StandardCharsets.ISO_8859_1);
+        for (int at = 0; at < all.length; at += size) {
+            Response r = parser.add(java.util.Arrays.copyOfRange(all, at, at + size), Math.min(size, all.length - at));
+            if (r != null) {
+                return r;
+            }
+        }
+        throw new IllegalStateException("not complete");
+    }
+
+    /** What is no HTTP, and a host that is not known, give errors that say so. */
+    static void hostsThatAreNone() throws Exception {
+        try (var smtp = new ServerSocket(0, 10, InetAddress.getLoopbackAddress())) {
+            Background.thread("smtp", () -> {
+                try {
+                    for (;;) {
+                        var c = smtp.accept();
+                        c.getOutputStream().write("220 mail\r\n\r\n".getBytes(StandardCharsets.US_ASCII));
+                    }
+                } catch (IOException e) {
+                    // closed
+                }
+            }).start();
+            var e = fails(DistlockException.Unavailable.class, () -> Locks.of("http://127.0.0.1:" + smtp.getLocalPort()).lock("x", TRY));
+            that(e.getMessage().contains("not HTTP/1.1"));
+        }
+        var e = fails(DistlockException.Unavailable.class, () -> Locks.of("http://host.invalid").lock("x", TRY));
+        that(e.getMessage().contains("not known"));
+        that(java.util.Arrays.stream(e.getStackTrace()).anyMatch(f -> f.getMethodName().contains("hostsThatAreNone")));
+    }
+
+    /** The thread ends when there is nothing to do, and begins anew. */
+    static void theThreadEnds() throws Exception {
+        var loop = new Loop();
+        var threads = new CopyOnWriteArrayList<Thread>();
+        for (int i = 0; i < 3; i++) {
+            loop.execute(() -> {
+                threads.add(Thread.currentThread());
+                loop.after(10_000_000, () -> threads.add(Thread.currentThread()));
+            });
+            int n = 2 * i + 2;
+            eventually(() -> threads.size() == n && !threads.get(n - 1).isAlive());
+        }
+        expect(threads.stream().distinct().count(), 3L);
+    }
+}
