@@ -55,7 +55,7 @@ final class Server {
             if ((secure || "http".equals(u.getScheme())) && u.getHost() != null && u.getRawUserInfo() == null
                     && u.getRawQuery() == null && u.getRawFragment() == null) {
                 int port = u.getPort() >= 0 ? u.getPort() : secure ? 443 : 80;
-                return new Server(url, secure, u.getHost(), port, null, u.getRawPath());
+                return new Server(url, secure, u.getHost(), port, null, URI.create(u.toASCIIString()).getRawPath());
             }
         } catch (URISyntaxException e) {
             // the message would have the text
