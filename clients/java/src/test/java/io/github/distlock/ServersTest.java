@@ -92,9 +92,9 @@ final class ServersTest {
         for (String signal : List.of("STOP", "KILL", "TERM")) {
             var victim = new Real();
             var locks = Locks.of(victim.url(), server.url());
-            try (var lease = locks.lock(name(), ttl(6_000))) {
+            try (var lease = locks.lock(name(), ttl(9_000))) {
                 victim.signal(signal);
-                TimeUnit.SECONDS.sleep(7);
+                TimeUnit.SECONDS.sleep(10);
                 lease.check();
                 that(Locks.of(server.url()).tryLock(lease.name()).isEmpty());
             }
@@ -306,12 +306,12 @@ final class ServersTest {
     static void moreWaitersThanConnections() throws Exception {
         var locks = Locks.builder().url(server.url()).connections(4).build();
         String name = name();
-        var lease = locks.lock(name, ttl(3_000));
+        var lease = locks.lock(name, ttl(9_000));
         var waiters = new ArrayList<CompletableFuture<Lease>>();
         for (int i = 0; i < 12; i++) {
             waiters.add(locks.lockAsync(name, OPTIONS));
         }
-        TimeUnit.SECONDS.sleep(4);
+        TimeUnit.SECONDS.sleep(10);
         lease.check();
         free(locks, name());
         lease.close();
