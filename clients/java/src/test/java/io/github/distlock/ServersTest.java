@@ -232,7 +232,7 @@ final class ServersTest {
         }
         TimeUnit.SECONDS.sleep(10);
         leases.forEach(Lease::check);
-        expect(loops() - before, 1L);
+        that(loops() <= before + 1); // those of earlier tests end meanwhile
         leases.stream().map(Lease::releaseAsync).collect(java.util.stream.Collectors.toList()).forEach(CompletableFuture::join);
     }
 
