@@ -290,7 +290,7 @@ final class Hold {
             finishKeeping();
             release(end + options.ttl(), a -> { });
         });
-        if (left() + Options.margin(options.ttl()) >= end - now) {
+        if (left() >= end - now) {
             finishKeeping();
             done.complete(null);
             return;

@@ -1,7 +1,6 @@
 package io.github.distlock;
 
 import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.util.ArrayDeque;
@@ -68,7 +67,7 @@ final class Loop {
         try {
             selector = Selector.open();
         } catch (IOException e) {
-            throw new UncheckedIOException("no selector: " + e.getMessage(), e);
+            throw new DistlockException.Unavailable("the client can't start: " + e.getMessage());
         }
         Selector s = selector;
         thread = Background.thread("distlock-" + THREADS.incrementAndGet(), () -> run(s));

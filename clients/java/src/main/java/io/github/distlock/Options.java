@@ -225,9 +225,10 @@ public final class Options {
         return Math.min(ttl() / 3, 5_000_000_000L);
     }
 
-    /** A time in ns, as long as a long can have. */
+    /** A time in ns, which can be added to one of System.nanoTime: 73 years at most. */
     static long nanos(Duration d) {
-        return d.compareTo(Duration.ofNanos(Long.MAX_VALUE)) > 0 ? Long.MAX_VALUE : d.toNanos();
+        long most = Long.MAX_VALUE / 4;
+        return d.compareTo(Duration.ofNanos(most)) > 0 ? most : d.toNanos();
     }
 
     /** A time in ms, rounded up. */

@@ -79,7 +79,7 @@ final class LocksTest {
             expect(e.holders().get(0).fence(), 6L);
             that(e.getMessage().contains("job? (pid 5 on h)"));
             expect(s.of("release").size(), 0); // nothing was taken
-            refused(DistlockException.Held.class, s, Options.defaults().wait(Duration.ofMillis(50)));
+            refused(DistlockException.Held.class, s, Options.defaults().wait(Duration.ofMillis(700)));
             expect(s.of("release").size(), 1); // its place in the queue
         }
     }
