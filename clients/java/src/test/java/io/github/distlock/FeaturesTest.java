@@ -85,6 +85,23 @@ final class FeaturesTest {
         that(System.nanoTime() - taken >= 8_900_000_000L);
     }
 
+    /** A program that takes a lock with a minimum hold, and ends. */
+    static final class Leaver {
+        public static void main(String[] args) throws Exception {
+            Locks.of(args[0]).lock(args[1], ttl(4_000).minHold(Duration.ofSeconds(60))).close();
+            Runtime.getRuntime().halt(0);
+        }
+    }
+
+    /** A minimum hold outlives its process, beyond the TTL. */
+    static void minimumHoldOfAProcessThatEnds() throws Exception {
+        String name = name(), java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
+        var child = new ProcessBuilder(java, "-cp", System.getProperty("java.class.path"), Leaver.class.getName(), server.url(), name).inheritIO().start();
+        expect(child.waitFor(), 0);
+        TimeUnit.SECONDS.sleep(5);
+        that(Locks.of(server.url()).locked(name));
+    }
+
     static void fixedAndExtended() throws Exception {
         var locks = Locks.of(server.url());
         var lease = locks.lock(name(), ttl(1_500).renew(false));
