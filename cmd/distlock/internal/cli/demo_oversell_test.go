@@ -3,6 +3,8 @@ package cli
 import (
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/oversell"
 )
 
 // Each sale is a line, with the fence that came with the lock.
@@ -33,34 +35,15 @@ func TestOversellLocal(t *testing.T) {
 	}
 }
 
-// The demo fails where the lock does.
-func TestOversellJudges(t *testing.T) {
-	for name, test := range map[string]struct {
-		fences []uint64
-		fails  bool
-	}{
-		"kept":           {[]uint64{4, 5, 7, 8, 9}, false},
-		"oversold":       {[]uint64{4, 5, 6, 7, 8, 9}, true},
-		"undersold":      {[]uint64{4, 5, 6, 7}, true},
-		"fence repeated": {[]uint64{4, 5, 6, 6, 7}, true},
-		"fence falls":    {[]uint64{4, 5, 7, 6, 8}, true},
-		"no fences":      {[]uint64{0, 0, 0, 0, 0}, true},
+// The demo ends with the code of its buyer, and with a failure where the lock does not work.
+func TestOversellExitCodes(t *testing.T) {
+	for want, err := range map[int]error{
+		exitUsage:   demoError(&oversell.BuyerError{Code: exitUsage, Text: "distlock: bogus"}),
+		exitFailure: demoError(oversell.ErrLock),
 	} {
-		var sales []sale
-		for _, f := range test.fences {
-			sales = append(sales, sale{Fence: f})
+		if codeOf(err) != want || !strings.HasPrefix(err.Error(), "demo: ") {
+			t.Errorf("got %v, code %d; want %d", err, codeOf(err), want)
 		}
-		if err := judge(sales); (err != nil) != test.fails || err != nil && codeOf(err) != exitFailure {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// A buyer that fails ends the demo with its reason, though others wait for it.
-func TestOversellBuyerFails(t *testing.T) {
-	_, err := (&app{}).trial(t.Context(), "bogus:x")
-	if codeOf(err) != exitUsage || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "bogus") {
-		t.Errorf("got %v", err)
 	}
 }
 
