@@ -1,11 +1,10 @@
-// Cron is a program that runs on every host. At each tick of the schedule one of them makes the report, once, although
-// their clocks differ; when that host is gone, another one does.
+// Cron runs on every host. At each tick one of them makes the report, once, although their clocks differ; when that host is
+// gone, another one does.
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"flag"
 	"log"
 	"os"
 	"os/signal"
@@ -13,34 +12,26 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	_ "github.com/distlock/distlock/backend/all"
+	_ "github.com/distlock/distlock/backend/all" // or the one backend that you use
 )
 
 func main() {
-	url := flag.String("url", "redis://localhost:6379?prefix=locks:", "where the locks are")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := follow(ctx, *url, time.Minute, report); err != nil {
+	locks, err := distlock.Open(ctx, cmp.Or(os.Getenv("DISTLOCK_URL"), "redis://localhost:6379?prefix=locks:"), nil)
+	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-// follow starts the job at each tick until ctx ends.
-func follow(ctx context.Context, url string, every time.Duration, job func(context.Context) error) (err error) {
-	locks, err := distlock.Open(ctx, url, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, locks.Close()) }()
+	defer locks.Close()
+	every, _ := time.ParseDuration(cmp.Or(os.Getenv("EVERY"), "1m"))
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-time.After(time.Until(time.Now().Truncate(every).Add(every))):
 		}
-		if ran, err := locks.Cron(ctx, "report", every, job); err != nil {
-			log.Printf("report: ran here: %v, %v", ran, err)
+		if _, err := locks.Cron(ctx, "report", every, report); err != nil {
+			log.Print(err) // the next tick is another try
 		}
 	}
 }

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"context"
-	"path/filepath"
+	"fmt"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/distlock/distlock"
-
+	"github.com/distlock/distlock/examples/internal/exampletest"
 	"github.com/distlock/distlock/examples/internal/storytest"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestWithoutALockTicksRunMoreThanOnce(t *testing.T) {
@@ -30,35 +27,37 @@ func TestUnderALockEachTickRunsOnceAlthoughAHostDies(t *testing.T) {
 	}
 }
 
-// Hosts with one schedule take turns in any order, and no two runs share a tick's hold.
-func TestFollow(t *testing.T) {
-	url, every := "sqlite:"+filepath.Join(t.TempDir(), "locks.db"), 300*time.Millisecond
-	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan uint64, 1)
-	var all sync.WaitGroup
-	for range 3 {
-		all.Go(func() {
-			err := follow(ctx, url, every, func(ctx context.Context) error {
-				ran <- distlock.Fence(ctx)
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for first, n := <-ran, 0; n < 3; n++ {
-		next := <-ran
-		if next <= first {
-			t.Errorf("fence %d after %d", next, first)
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+// Three hosts run ticks in turn, each under a greater fence.
+func TestTicksRunInTurn(t *testing.T) {
+	exampletest.OnStores(t, func(t *testing.T, url string) {
+		var hosts []*exampletest.Process
+		runs := make(chan string)
+		for range 3 {
+			p := exampletest.Start(t, "DISTLOCK_URL="+url, "EVERY=2s")
+			hosts = append(hosts, p)
+			go func() {
+				for line := range p.Lines {
+					runs <- line
+				}
+			}()
 		}
-		first = next
-	}
-	stop()
-	go func() {
-		all.Wait()
-		close(ran)
-	}()
-	for range ran { // of a host that had begun
-	}
+		var last uint64
+		for n := 0; n < 3; {
+			var fence uint64
+			line := <-runs
+			if _, err := fmt.Sscanf(line, "making the report, under fence %d", &fence); err != nil {
+				t.Log(line) // a tick that a busy machine has missed
+				continue
+			}
+			if fence <= last {
+				t.Errorf("fence %d after %d", fence, last)
+			}
+			n, last = n+1, fence
+		}
+		for _, p := range hosts {
+			must.OK(t, p.Process.Kill())
+		}
+	})
 }

@@ -1,136 +1,39 @@
-// Leader is three hosts of which one leads, for as long as it can.
-//
-// When the leader's cable is cut it can't renew its lock, and can't be notified that it has lost it.
-// That isn't needed: its term has a deadline, counted from before the last answered renewal, and the
-// context of its work ends then. Another host is elected a little later, never before.
-//
-// The next leader is stopped, as for an upgrade. It resigns, and the third host leads at once.
+// Leader runs on every host. One of them leads; when it stops, or is gone, another one does, and never before the first has been
+// told to stop.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"sync"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/examples/internal/story"
+	_ "github.com/distlock/distlock/backend/all" // or the one backend that you use
 )
 
-// while is how long a leader leads before the next event.
-const while = 200 * time.Millisecond
-
 func main() {
-	story.Main(func(ctx context.Context, s *story.Story) error {
-		s.Title("Three hosts, one leader")
-		_, err := simulate(ctx, s)
-		return err
-	})
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	locks, err := distlock.Open(ctx, cmp.Or(os.Getenv("DISTLOCK_URL"), "redis://localhost:6379?prefix=locks:"), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+	election := locks.Election("leader:scheduler", distlock.WithTTL(10*time.Second))
+	if err := election.Lead(ctx, lead); !errors.Is(err, context.Canceled) {
+		log.Print(err)
+	}
 }
 
-// lead is the work of one host at a time. Everything it calls gets ctx and ends with the term. Work
-// that can't be cancelled gets distlock.Fence(ctx), and refuses the fences of older terms.
-func lead(ctx context.Context, h *story.Host, c *chronicle) error {
-	t := c.begin(h, distlock.FromContext(ctx))
-	<-ctx.Done()
-	c.end(t, context.Cause(ctx))
+// lead is the work of one host at a time. When term ends, it returns: then another host may lead.
+func lead(term context.Context) error {
+	log.Printf("leading, under fence %d", distlock.Fence(term))
+	<-term.Done()
+	log.Printf("not leading any more: %v", context.Cause(term))
 	return nil
-}
-
-// simulate lets three hosts campaign, cuts the first leader's cable, stops the second leader, and
-// returns the terms.
-func simulate(ctx context.Context, s *story.Story) ([]*term, error) {
-	hosts, err := s.Hosts(ctx, 3)
-	if err != nil {
-		return nil, err
-	}
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	c := &chronicle{begun: make(chan *term, 10)}
-	stop, over := map[*story.Host]func(){}, make(chan error, len(hosts))
-	for _, h := range hosts {
-		working, cancel := context.WithCancel(ctx)
-		stop[h] = cancel
-		go func() {
-			over <- h.Election("leader").Lead(working, func(ctx context.Context) error { return lead(ctx, h, c) })
-		}()
-	}
-
-	err = c.play(ctx, stop)
-	end()
-	for range hosts {
-		if e := <-over; !errors.Is(e, context.Canceled) {
-			err = errors.Join(err, e)
-		}
-	}
-	return c.terms, err
-}
-
-// play cuts the first leader's cable, stops the second leader, and waits for the third.
-func (c *chronicle) play(ctx context.Context, stop map[*story.Host]func()) error {
-	first, err := c.next(ctx)
-	if err != nil {
-		return err
-	}
-	first.host.Say("has its cable cut")
-	first.host.Unplug()
-
-	second, err := c.next(ctx)
-	if err != nil {
-		return err
-	}
-	first.host.Plug()
-	second.host.Say("is asked to stop")
-	stop[second.host]()
-
-	_, err = c.next(ctx)
-	return err
-}
-
-// next returns the next term, after a while.
-func (c *chronicle) next(ctx context.Context) (*term, error) {
-	select {
-	case t := <-c.begun:
-		time.Sleep(while)
-		return t, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// term is the time during which one host led.
-type term struct {
-	host   *story.Host
-	number int
-	lease  *distlock.Lease
-	began  time.Time
-	cause  error // why it ended
-	early  bool  // it began before the previous term had ended
-}
-
-// chronicle records all terms in their order.
-type chronicle struct {
-	mu    sync.Mutex
-	terms []*term
-	begun chan *term
-}
-
-func (c *chronicle) begin(h *story.Host, lease *distlock.Lease) *term {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t := &term{host: h, number: len(c.terms) + 1, lease: lease, began: time.Now()}
-	if n := len(c.terms); n > 0 {
-		t.early = c.terms[n-1].lease.Err() == nil
-	}
-	c.terms = append(c.terms, t)
-	h.Say("leads: term %d", t.number)
-	c.begun <- t
-	return t
-}
-
-func (c *chronicle) end(t *term, cause error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t.cause = cause
-	t.host.Say("steps down after %.2f s: %v", time.Since(t.began).Seconds(), cause)
 }

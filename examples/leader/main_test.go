@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"testing"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/examples/internal/exampletest"
 	"github.com/distlock/distlock/examples/internal/story"
 	"github.com/distlock/distlock/examples/internal/storytest"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestALeaderStepsDownBeforeTheNextLeads(t *testing.T) {
@@ -31,6 +34,28 @@ func TestALeaderStepsDownBeforeTheNextLeads(t *testing.T) {
 	if !errors.Is(terms[0].cause, distlock.ErrLost) {
 		t.Errorf("the first term ended by %v; its lock should have been lost", terms[0].cause)
 	}
+}
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+// A leader that is asked to stop says so before the next one leads, under a greater fence; one that is killed is followed, too.
+func TestTheNextLeads(t *testing.T) {
+	exampletest.OnStores(t, func(t *testing.T, url string) {
+		first := exampletest.Start(t, "DISTLOCK_URL="+url)
+		fence := leads(t, first)
+		second := exampletest.Start(t, "DISTLOCK_URL="+url)
+		first.Stop(t)
+		if next := leads(t, second); next <= fence {
+			t.Errorf("fence %d after %d", next, fence)
+		}
+	})
+}
+
+// leads returns the fence under which a process leads.
+func leads(t *testing.T, p *exampletest.Process) (fence uint64) {
+	t.Helper()
+	must.Get(fmt.Sscanf(p.Next(t), "leading, under fence %d", &fence))(t)
+	return fence
 }
 
 // An interrupt ends the story, also while it waits for a term.

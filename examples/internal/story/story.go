@@ -1,16 +1,11 @@
-// Package story is shared by the examples, so that each of them shows its locks and little else. It has
-// a flag for the locks' backend, hosts that use them, and a log of each host's actions.
+// Package story is shared by the stories that test the examples. It has hosts that use locks, and a log of each host's actions.
 package story
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,32 +29,6 @@ type Story struct {
 // New starts a story with locks at url, which it writes to out.
 func New(url string, out io.Writer) *Story {
 	return &Story{url: url, out: out, began: time.Now()}
-}
-
-// Main runs a story and writes it to standard output. The locks are in a SQLite file of its own
-// unless --url names a backend. It exits with an error if the story fails.
-func Main(play func(ctx context.Context, s *Story) error) {
-	if err := run(play); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-func run(play func(context.Context, *Story) error) error {
-	url := flag.String("url", "", "where the locks are, such as redis://localhost:6379?prefix=locks: (a SQLite file by default)")
-	flag.Parse()
-	if *url == "" {
-		dir, err := os.MkdirTemp("", "distlock-example")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		*url = "sqlite:" + filepath.Join(dir, "locks.db")
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	s := New(*url, os.Stdout)
-	return errors.Join(play(ctx, s), s.Close())
 }
 
 // Title writes the title of the next part.

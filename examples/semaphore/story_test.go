@@ -1,9 +1,3 @@
-// Ratelimit is four hosts that call an API which allows three calls at once, over the whole fleet, and
-// blocks clients that send more.
-//
-// A limit in each host doesn't know of the other hosts. A semaphore has three permits for all of them: a
-// worker with a permit calls, and then releases it. The permit of a host that dies becomes free when its
-// TTL has passed.
 package main
 
 import (
@@ -15,23 +9,18 @@ import (
 	"github.com/distlock/distlock/examples/internal/story"
 )
 
+// Ratelimit is four hosts that call an API which allows three calls at once, over the whole fleet, and
+// blocks clients that send more.
+//
+// A limit in each host doesn't know of the other hosts. A semaphore has three permits for all of them: a
+// worker with a permit calls, and then releases it. The permit of a host that dies becomes free when its
+// TTL has passed.
+
 const (
 	limit   = 3
 	hosts   = 4
 	workers = 4 // of each host
 )
-
-func main() {
-	story.Main(func(ctx context.Context, s *story.Story) error {
-		s.Title("Sixteen workers on four hosts call an API that allows three calls at once")
-		if _, err := simulate(ctx, s, call); err != nil {
-			return err
-		}
-		s.Title("The same, with permits")
-		_, err := simulate(ctx, s, callWithPermit)
-		return err
-	})
-}
 
 func call(_ context.Context, h *story.Host, a *api) error {
 	at := a.call()

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/distlock/distlock/examples/internal/exampletest"
+	"github.com/distlock/distlock/fence/fencesql"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+// Processes that sell at the same time sell no item twice, and a guard that has seen a greater fence refuses them.
+func TestNoItemIsSoldTwice(t *testing.T) {
+	exampletest.OnStores(t, func(t *testing.T, url string) {
+		server := testserver.SharedPostgres(t)
+		database := server.Database(t)
+		db := server.DB(t, database)
+		must.Get(db.Exec("CREATE TABLE stock (sku TEXT PRIMARY KEY, quantity INT NOT NULL)"))(t)
+		must.Get(db.Exec("INSERT INTO stock VALUES ('apple', 5)"))(t)
+		guard := must.Get(fencesql.New(fencesql.Postgres, nil))(t)
+		must.OK(t, guard.Create(t.Context(), db))
+		var all []*exampletest.Process
+		for range 4 {
+			all = append(all, exampletest.Start(t, "DISTLOCK_URL="+url, "DATABASE_URL="+database))
+		}
+		for _, p := range all {
+			expect.Equal(t, p.Next(t), "sold: true <nil>")
+			p.End(t)
+		}
+		var left int
+		must.OK(t, db.QueryRow("SELECT quantity FROM stock").Scan(&left))
+		expect.Equal(t, left, 1, "items left")
+	})
+}
