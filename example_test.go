@@ -124,6 +124,53 @@ func ExampleElection_Leaders() {
 	// Output: no leader
 }
 
+// Many read at a time, in all processes, or one writes.
+func ExampleRWMutex() {
+	locks := newClient()
+	defer locks.Close()
+	ctx := context.Background()
+	config := locks.RWMutex("config")
+	_ = config.Do(ctx, func(ctx context.Context) error {
+		fmt.Println("writes alone")
+		return nil
+	})
+	_ = config.RDo(ctx, func(ctx context.Context) error {
+		other, err := config.TryRLock(context.Background()) // of another caller
+		fmt.Println("reads beside others:", err == nil)
+		defer other.Unlock(ctx)
+		_, err = config.TryLock(context.Background())
+		fmt.Println("a writer waits:", errors.Is(err, distlock.ErrHeld))
+		return nil
+	})
+	// Output:
+	// writes alone
+	// reads beside others: true
+	// a writer waits: true
+}
+
+// What the leader publishes, any process reads without taking part.
+func ExampleWithMeta() {
+	store := memlock.NewStore() // of two processes
+	candidate, _ := distlock.New(store.Connect(), nil)
+	defer candidate.Close()
+	caller, _ := distlock.New(store.Connect(), nil)
+	defer caller.Close()
+
+	ctx, stop := context.WithCancel(context.Background())
+	address := distlock.WithMeta(map[string]string{"address": "10.0.0.7:8080"})
+	_ = candidate.Election("scheduler", address).Lead(ctx, func(context.Context) error {
+		leader, err := caller.Election("scheduler").Leader(ctx)
+		fmt.Println("send requests to", leader.Meta["address"], err)
+		stop()
+		return nil
+	})
+	_, err := caller.Election("scheduler").Leader(context.Background())
+	fmt.Println("nobody leads:", errors.Is(err, distlock.ErrNoLeader))
+	// Output:
+	// send requests to 10.0.0.7:8080 <nil>
+	// nobody leads: true
+}
+
 // Many may read, one may write; a writer can become a reader without a gap.
 func ExampleLease_Downgrade() {
 	locks := newClient()

@@ -189,9 +189,11 @@ var tools = map[string]*program{
 	"node":    {name: "node", env: "DISTLOCK_TEST_NODE", debian: "nodejs"},
 	"python3": {name: "python3", env: "DISTLOCK_TEST_PYTHON", debian: "python3"},
 	"curl":    {name: "curl", env: "DISTLOCK_TEST_CURL", debian: "curl"},
+
+	"prometheus": {name: "prometheus", env: "DISTLOCK_TEST_PROMETHEUS", debian: "prometheus"},
 }
 
-// Tool returns the path of java, javac, node, python3 or curl.
+// Tool returns the path of java, javac, node, python3, curl or prometheus.
 func Tool(tb testing.TB, name string) string {
 	tb.Helper()
 	return tools[name].must(tb, name)
