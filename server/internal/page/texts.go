@@ -78,7 +78,7 @@ var texts = map[string][len(languages)]string{
 	"history":         {"History of fences", "栅栏令牌历史"},
 	"history.note":    {"As this server has seen it.", "仅本服务器所见。"},
 	"history.none":    {"This server has not seen the lock held.", "本服务器尚未见过这把锁被持有。"},
-	"history.began":   {"Granted", "授予时间"},
+	"history.began":   {"Granted", "拿到时间"},
 	"history.waited":  {"Waited", "等待时长"},
 	"history.held":    {"Held for", "持有时长"},
 	"history.end":     {"End", "结束"},
@@ -107,7 +107,7 @@ var texts = map[string][len(languages)]string{
 	"done.gone":   {"That hold had ended before. Nothing was done.", "那次持有此前已经结束，未做任何操作。"},
 
 	"hot.title": {"Hot names", "热点锁"},
-	"hot.note":  {"Names with the longest waits come first. Charts show ten minutes, rates and utilisation the last minute, and waits the last 256 grants.", "等待最久的排在前面。图表为最近十分钟；速率与占用率取最近一分钟，等待时间取最近 256 次授予。"},
+	"hot.note":  {"Names with the longest waits come first. Charts show ten minutes, rates and utilisation the last minute, and waits the last 256 grants.", "等待最久的排在前面。图表为最近十分钟；速率与占用率取最近一分钟，等待时间取最近 256 次加锁。"},
 	"hot.empty": {"No lock was taken through this server in the last ten minutes.", "最近十分钟内，没有经本服务器获取的锁。"},
 	"hot.chart": {"Acquisitions a second over the last ten minutes, at most %.1f", "最近十分钟每秒获取次数，最高 %.1f"},
 	"hot.rate":  {"Acquired", "获取速率"},
