@@ -81,6 +81,8 @@ look() {
 	want default-jre-headless DISTLOCK_TEST_JAVA java
 	want default-jdk-headless DISTLOCK_TEST_JAVAC javac
 	want nodejs DISTLOCK_TEST_NODE node
+	want npm DISTLOCK_TEST_NPM npm
+	want openssl DISTLOCK_TEST_OPENSSL openssl
 	want curl DISTLOCK_TEST_CURL curl
 	want prometheus DISTLOCK_TEST_PROMTOOL promtool
 	want prometheus DISTLOCK_TEST_PROMETHEUS prometheus

@@ -187,13 +187,14 @@ var tools = map[string]*program{
 	"java":    java,
 	"javac":   {name: "javac", env: "DISTLOCK_TEST_JAVAC", debian: "default-jdk-headless"},
 	"node":    {name: "node", env: "DISTLOCK_TEST_NODE", debian: "nodejs"},
+	"npm":     {name: "npm", env: "DISTLOCK_TEST_NPM", debian: "npm"},
 	"python3": {name: "python3", env: "DISTLOCK_TEST_PYTHON", debian: "python3"},
 	"curl":    {name: "curl", env: "DISTLOCK_TEST_CURL", debian: "curl"},
 
 	"prometheus": {name: "prometheus", env: "DISTLOCK_TEST_PROMETHEUS", debian: "prometheus"},
 }
 
-// Tool returns the path of java, javac, node, python3, curl or prometheus.
+// Tool returns the path of one of the programs of tools, such as java, curl or prometheus.
 func Tool(tb testing.TB, name string) string {
 	tb.Helper()
 	return tools[name].must(tb, name)
