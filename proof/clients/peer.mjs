@@ -4,7 +4,7 @@ import { readFile, writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { DistlockError, Locks } from "../../clients/node/distlock.js";
+import { DistlockError, Locks } from "../../clients/node/distlock.mjs";
 
 const locks = new Locks(process.argv.slice(2), { token: process.env.DISTLOCK_TOKEN });
 const say = (...words) => process.stdout.write(`${words.join(" ")}\n`);
@@ -38,7 +38,7 @@ const calls = {
 
   async count(name, file, rounds) {
     for (let i = 0; i < rounds; i++) {
-      await locks.with(name, {}, async (lease) => {
+      await locks.using(name, {}, async (lease) => {
         const [n, fence] = (await readFile(file, "utf8")).split(" ");
         if (lease.fence <= BigInt(fence)) throw new Error("an older fence");
         await writeFile(file, `${Number(n) + 1} ${lease.fence}`);

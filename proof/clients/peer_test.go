@@ -55,12 +55,10 @@ var languages = []*language{
 			return command(tb, "node", append([]string{"peer.mjs"}, urls...)...)
 		},
 		own: func(tb testing.TB) *exec.Cmd {
-			cmd := command(tb, "node", "--test")
-			cmd.Dir = filepath.Join(clients, "node")
-			return cmd
+			return nodeTests(tb, "tests/all.mjs")
 		},
 		example: func(tb testing.TB, url string) *exec.Cmd {
-			return command(tb, "node", filepath.Join(clients, "node", "example.js"), url)
+			return command(tb, "node", filepath.Join(clients, "node", "example.mjs"), url)
 		},
 	},
 	{

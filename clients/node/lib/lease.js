@@ -1,0 +1,82 @@
+"use strict";
+
+/** What users have of a lock; see distlock.d.ts. */
+
+const { anyOf } = require("./abort.js");
+const { Lost, Unavailable } = require("./errors.js");
+
+class Lease {
+  #hold;
+  #released;
+
+  constructor(hold) {
+    this.#hold = hold;
+    hold.belongsTo(this);
+  }
+
+  get name() { return this.#hold.name; }
+
+  get fence() { return this.#hold.fence; }
+
+  get signal() { return this.#hold.signal; }
+
+  get remaining() { return this.#hold.remaining; }
+
+  check() { this.#hold.check(); }
+
+  async extend(ttl) {
+    if (!(ttl > 0 && ttl < Infinity)) throw new TypeError(`the extension is by ${String(ttl)}: want milliseconds, more than 0`);
+    await this.#hold.extend(Number(ttl));
+  }
+
+  release() { return (this.#released ??= this.#hold.release()); }
+}
+
+/** Several leases as one. */
+class Leases {
+  #leases;
+  #signal;
+  #released;
+
+  constructor(leases) {
+    this.#leases = leases;
+  }
+
+  get leases() { return [...this.#leases]; }
+
+  get signal() { return (this.#signal ??= anyOf(this.#leases.map((l) => l.signal)).signal); }
+
+  get remaining() { return Math.min(...this.#leases.map((l) => l.remaining)); }
+
+  check() {
+    for (const lease of this.#leases) lease.check();
+  }
+
+  async extend(ttl) { await Promise.all(this.#leases.map((l) => l.extend(ttl))); }
+
+  release() { return (this.#released ??= this.#release()); }
+
+  /** Releases all, whatever becomes of each: Lost is the worst of what may become of one. */
+  async #release() {
+    const results = await Promise.allSettled(this.#leases.map((l) => l.release()));
+    const errors = results.filter(({ status }) => status === "rejected").map(({ reason }) => reason);
+    if (errors.length > 0) throw errors.find((e) => e instanceof Lost) ?? errors[0];
+  }
+}
+
+/** Releases at the end of work. That there is no answer harms nobody: the work is done, and the TTL ends the lock. */
+async function done(lease) {
+  try {
+    await lease.release();
+  } catch (e) {
+    if (!(e instanceof Unavailable)) throw e;
+  }
+}
+
+if (Symbol.asyncDispose) { // Node 18.18 or later has it
+  for (const { prototype } of [Lease, Leases]) {
+    Object.defineProperty(prototype, Symbol.asyncDispose, { value: function () { return done(this); }, configurable: true, writable: true });
+  }
+}
+
+module.exports = { Lease, Leases, done };

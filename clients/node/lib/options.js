@@ -1,0 +1,102 @@
+"use strict";
+
+/** What users give, checked before any request. */
+
+const path = require("node:path");
+const os = require("node:os");
+
+const LOCK = ["ttl", "wait", "signal", "mode", "limit", "minHold", "renew", "meta", "onLost"];
+const TRY = LOCK.filter((o) => o !== "wait");
+const USING = [...LOCK, "reentrant"];
+const ELECT = ["ttl", "signal", "meta"];
+const CLIENT = ["token", "tokenFile", "tls", "certFile", "keyFile", "caFile", "meta", "onEvent", "connections"];
+
+function known(options, names) {
+  if (options === null || typeof options !== "object" || Array.isArray(options)) {
+    throw new TypeError(`the options are ${shown(options)}: want an object`);
+  }
+  for (const o of Object.keys(options)) {
+    if (o === "reentrant") throw new TypeError("reentrant is an option of using with one name: only a function says where a hold ends");
+    if (!names.includes(o)) throw new TypeError(`there is no option ${JSON.stringify(o)} here: want ${names.join(", ")}`);
+  }
+}
+
+function nameOf(name) {
+  if (typeof name !== "string" || name === "") throw new TypeError(`the name of the lock is ${shown(name)}: want a string`);
+  if (Buffer.from(name).toString() !== name) throw new TypeError("the name of the lock is no Unicode: it has half of a surrogate pair");
+  return name;
+}
+
+/** Returns the options of one lock with their defaults. */
+function lockOptions(options = {}, names = LOCK) {
+  const { reentrant = false, ...others } = options ?? {};
+  known(options !== null && names.includes("reentrant") ? others : options, names);
+  const { ttl = 30_000, wait = Infinity, signal, mode = "exclusive", limit, minHold = 0, renew = true, meta = {}, onLost } = others;
+  want(ttl > 0 && ttl < Infinity, "ttl", ttl, "milliseconds, more than 0");
+  want(wait >= 0, "wait", wait, "milliseconds, or Infinity");
+  want(minHold >= 0 && minHold < Infinity, "minHold", minHold, "milliseconds");
+  want(typeof renew === "boolean", "renew", renew, "true or false");
+  want(typeof reentrant === "boolean", "reentrant", reentrant, "true or false");
+  want(renew || minHold <= ttl, "minHold", minHold, "no more than the ttl of a lease that is not renewed");
+  want(typeof mode === "string" && mode !== "counted", "mode", mode, "exclusive, write or read; a semaphore has a limit");
+  want(limit === undefined || (Number.isInteger(limit) && limit > 0), "limit", limit, "how many may hold at once");
+  want(limit === undefined || mode === "exclusive", "mode", mode, "none beside limit, which makes a semaphore");
+  want(onLost === undefined || typeof onLost === "function", "onLost", onLost, "a function");
+  wantSignal(signal);
+  const times = { ttl: Number(ttl), wait: Number(wait), minHold: Number(minHold) };
+  return { ...times, signal, mode: limit === undefined ? mode : "counted", limit, renew, meta: metaOf(meta), onLost, reentrant };
+}
+
+function electOptions(options) {
+  known(options, ELECT);
+  return lockOptions(options);
+}
+
+function clientOptions(options = {}) {
+  known(options, CLIENT);
+  const { tls = {}, meta = {}, onEvent, connections = 64, ...files } = options;
+  want(onEvent === undefined || typeof onEvent === "function", "onEvent", onEvent, "a function");
+  want(Number.isInteger(connections) && connections > 1, "connections", connections, "how many requests may be under way at once, at least 2");
+  want(tls !== null && typeof tls === "object", "tls", tls, "options of node:tls, such as ca");
+  const program = path.basename(process.argv[1] ?? "node");
+  const shownMeta = { host: os.hostname(), pid: String(process.pid), program, ...metaOf(meta) };
+  return { ...files, tls, meta: shownMeta, onEvent, connections };
+}
+
+function metaOf(meta) {
+  want(meta !== null && typeof meta === "object", "meta", meta, "an object of strings");
+  for (const [key, value] of Object.entries(meta)) want(typeof value === "string", `meta.${key}`, value, "a string");
+  return meta;
+}
+
+function wantSignal(signal) {
+  want(signal === undefined || typeof signal?.addEventListener === "function", "signal", signal, "an AbortSignal");
+}
+
+function want(isRight, option, value, right) {
+  if (!isRight) throw new TypeError(`${option} is ${shown(value)}: want ${right}`);
+}
+
+const shown = (value) => (typeof value === "string" ? JSON.stringify(value) : typeof value === "object" && value !== null ? "an object" : String(value));
+
+/** Returns where a server is. The usual error of new URL has the text, in which there may be a password. */
+function parseURL(text) {
+  const wrong = "want URLs such as http://host:7077, https://host or http+unix:///run/distlock.sock; a token is an option of its own";
+  let u;
+  try {
+    u = new URL(text);
+  } catch {
+    throw new TypeError(wrong);
+  }
+  const unix = u.protocol === "http+unix:" && u.host === "" && u.pathname.length > 1;
+  const tcp = ["http:", "https:"].includes(u.protocol);
+  if (!(unix || tcp) || u.username || u.password || u.search || u.hash) throw new TypeError(wrong);
+  if (unix) {
+    const socketPath = decodeURIComponent(u.pathname);
+    return { secure: false, target: { socketPath }, prefix: "", shown: `http+unix://${socketPath}` };
+  }
+  const target = { hostname: u.hostname.replace(/^\[|\]$/g, ""), port: u.port || undefined };
+  return { secure: u.protocol === "https:", target, prefix: u.pathname.replace(/\/+$/, ""), shown: u.origin };
+}
+
+module.exports = { nameOf, lockOptions, electOptions, clientOptions, parseURL, TRY, USING };
