@@ -3,6 +3,7 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -60,6 +61,7 @@ func (m *multiplexer) writeMore(c *pipe) {
 }
 
 func (m *multiplexer) writeLater(c *pipe) {
+	runtime.Gosched() // callers that were just answered are about to write more
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.write(c)
