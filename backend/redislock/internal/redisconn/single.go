@@ -188,6 +188,9 @@ func withoutAsking(sent [][]string, got []Answer) []Answer {
 
 // redirectionOfAll returns the redirection of commands that had no effect.
 func redirectionOfAll(commands [][]string, got []Answer) (why redirection, addr string) {
+	if FirstError(got) == nil {
+		return executed, ""
+	}
 	for i, a := range got {
 		switch w, to := redirectionOf(a.Err); {
 		case w != executed:
