@@ -93,7 +93,7 @@ func (m *multiplexer) send(ctx context.Context, x *request) error {
 
 // usable returns the connection for new requests; nil if there is none. The mutex is held, as below.
 func (m *multiplexer) usable() *pipe {
-	if c := m.current; c != nil && c.isIdle() && c.admitted && c.peek.closed() {
+	if c := m.current; c != nil && c.isIdle() && !c.writing && c.admitted && c.peek.closed() {
 		c.Close()
 		m.current = nil
 	}
