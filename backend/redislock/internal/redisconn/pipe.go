@@ -89,9 +89,6 @@ func (c *pipe) owes() bool { return c.head < len(c.sent) }
 
 // receive reads the answers to the n commands of the first request, and goes on where an earlier call has ended.
 func (c *pipe) receive(n int) error {
-	if len(c.got) == 0 && cap(c.got) < n {
-		c.got = make([]Answer, 0, n)
-	}
 	for len(c.got) < n {
 		a, err := c.answer()
 		if err != nil {
@@ -100,6 +97,18 @@ func (c *pipe) receive(n int) error {
 		c.got = append(c.got, a)
 	}
 	return nil
+}
+
+// readUntil lets reads end at the latest at an instant, and reports whether that has passed. What is buffered needs no look at the
+// clock.
+func (c *pipe) readUntil(at time.Time) (late bool) {
+	if c.in.buffered() && !c.until.IsZero() {
+		return false
+	}
+	left := time.Until(at)
+	atLeast := max(left, time.Millisecond)
+	c.readWithin(atLeast/2, atLeast)
+	return left <= 0
 }
 
 // readWithin lets reads end after a time between least and most. To set a deadline for each would cost more.

@@ -1,6 +1,9 @@
 package redisconn
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // request has commands that are sent together. The mutex of its multiplexer guards it, but its bytes until it is queued.
 type request struct {
@@ -52,15 +55,14 @@ func (r *requests) free(x *request) {
 	r.pool.Put(x)
 }
 
-// answered takes the answers, which are used again if there is a single one. It returns those that are not.
-func (x *request) answered(got []Answer) (rest []Answer) {
+// answered takes the answers, whose memory is used again.
+func (x *request) answered(got []Answer) {
 	x.stage = over
 	if x.n == 1 {
 		x.one = got[0]
-		return got[:0]
+		return
 	}
-	x.all = got
-	return nil
+	x.all = slices.Clone(got)
 }
 
 func (x *request) failed(err error) { x.stage, x.err = over, err }

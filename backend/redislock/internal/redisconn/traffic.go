@@ -138,43 +138,37 @@ func (m *multiplexer) writeOut(c *pipe) bool {
 	return err == nil
 }
 
-// read reads answers as long as any is owed.
+// read reads answers as long as any is owed. The caller that gets the last one finds the connection idle, and another goroutine
+// may read then.
 func (m *multiplexer) read(c *pipe) {
+	var x *request // was answered
+	var later chan struct{}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	for c.broken == nil && c.owes() {
-		n, left := c.sent[c.head].n, time.Until(c.silent.Add(m.timeout))
+		n, silent := c.sent[c.head].n, c.silent
 		m.mu.Unlock()
-		late := left <= 0
-		if late || c.until.IsZero() || !c.in.buffered() {
-			left = max(left, time.Millisecond)
-			c.readWithin(left/2, left)
+		if x != nil {
+			x.end(later)
+			x = nil
 		}
+		late := c.readUntil(silent.Add(m.timeout))
 		err := c.receive(n)
 		m.mu.Lock()
 		switch {
 		case c.broken != nil:
 		case err == nil:
-			if x := m.answered(c); x != nil && !m.deliver(c, x) {
-				return
+			if x = m.answered(c); x != nil {
+				later = x.later
 			}
 		case !c.outOfTime(err), late: // once more, if this process was paused and the answer is there
 			m.fail(c, err)
 		}
 	}
 	m.endReading(c)
-}
-
-// deliver ends x, and reports whether more is owed. If not, the caller finds the connection idle, and another goroutine may read.
-func (m *multiplexer) deliver(c *pipe, x *request) (more bool) {
-	later, more := x.later, c.owes()
-	if !more {
-		m.endReading(c)
-	}
 	m.mu.Unlock()
-	x.end(later)
-	m.mu.Lock()
-	return more
+	if x != nil {
+		x.end(later)
+	}
 }
 
 // answered gives the first request its answers, and returns it. It returns nil if the server has refused us.
@@ -187,7 +181,9 @@ func (m *multiplexer) answered(c *pipe) *request {
 		c.admitted = true
 	}
 	x, readonly := c.first(), slices.ContainsFunc(c.got, isReadOnly)
-	c.got = x.answered(c.got)
+	x.answered(c.got)
+	clear(c.got)
+	c.got = c.got[:0]
 	if c.owes() && !c.in.buffered() {
 		c.silent = time.Now()
 	}
