@@ -143,15 +143,24 @@ func ReaderKey(name, owner string) string {
 // ownKey returns a key of the layout "string" beside a lock. Unlike in Java, different names have different keys: "a" and
 // "{a}" too.
 func ownKey(prefix, name string) string {
-	if strings.ContainsRune(name, '{') {
-		return prefix + ":" + name
-	}
-	return prefix + "{" + name + "}"
+	before, behind := around(name)
+	return prefix + before + name + behind
 }
 
-// ownQueue returns the keys of a queue that is ours alone.
+// around returns what stands before and behind the name in such a key.
+func around(name string) (before, behind string) {
+	if strings.IndexByte(name, '{') >= 0 {
+		return ":", ""
+	}
+	return "{", "}"
+}
+
+// ownQueue returns the keys of a queue that is ours alone, in one piece of memory.
 func ownQueue(name string) (queue, tickets string) {
-	return ownKey(ownQueuePrefix, name), ownKey(ticketsPrefix, name)
+	before, behind := around(name)
+	both := ownQueuePrefix + before + name + behind + ticketsPrefix + before + name + behind
+	end := len(ownQueuePrefix) + len(before) + len(name) + len(behind)
+	return both[:end], both[end:]
 }
 
 // sharedKeys appends the keys of a lock that readers or permits may hold: its name, who they are, their notes, and the queue.

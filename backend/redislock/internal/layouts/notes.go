@@ -197,7 +197,22 @@ func (l *Layout) FloorID(floor uint64) string {
 }
 
 // Millis returns a TTL as Redis wants it.
-func Millis(d time.Duration) string { return strconv.FormatInt(CeilMillis(d), 10) }
+func Millis(d time.Duration) string {
+	ms, last := CeilMillis(d), lastMillis.Load()
+	if last == nil || last.ms != ms {
+		last = &millis{ms, strconv.FormatInt(ms, 10)}
+		lastMillis.Store(last)
+	}
+	return last.text
+}
+
+// lastMillis is what Millis returned last: nearly always the next TTL is the same.
+var lastMillis atomic.Pointer[millis]
+
+type millis struct {
+	ms   int64
+	text string
+}
 
 // CeilMillis returns d, which is positive, in milliseconds, rounded up.
 func CeilMillis(d time.Duration) int64 { return int64((d-1)/time.Millisecond) + 1 }

@@ -52,17 +52,22 @@ type Taken struct {
 func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 	key := c.Layout.Prefix + r.Name
 	note := c.notes.Unfenced(r.Hold, r.Meta)
-	words := [...]string{ // in one piece of memory
+	var sent struct { // in one piece of memory
+		words    [18]string
+		commands [4][]string
+	}
+	sent.words = [...]string{
 		"SET", key, note, "NX", "PX", layouts.Millis(r.TTL),
 		"XADD", c.Layout.Counter(r.Name), "NOMKSTREAM", "MAXLEN", "0", "*", "", "",
 		"GET", key,
 		"EXISTS", layouts.QueueKey(key),
 	}
-	fence := words[6:14]
+	fence := sent.words[6:14]
 	if c.Creates {
 		fence = append(fence[:2], fence[3:]...)
 	}
-	got := c.Client.DoAll(ctx, key, [][]string{words[:6], fence, words[14:16], words[16:]})
+	sent.commands = [...][]string{sent.words[:6], fence, sent.words[14:16], sent.words[16:]}
+	got := c.Client.DoAll(ctx, key, sent.commands[:])
 	if got[0].Err != nil {
 		return Taken{Outcome: Held}, redisconn.OtherType(redisconn.MarkUnsent(redisconn.Explain(got[0].Err)))
 	}
