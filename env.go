@@ -120,6 +120,14 @@ func (c *calls) context(parent context.Context, d time.Duration) *bounded.Contex
 	return bounded.New(parent, limit)
 }
 
+// lasting returns a context with the values of ctx that does not end with it.
+func lasting(ctx context.Context) context.Context {
+	if ctx.Done() == nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
+}
+
 // renew makes another limit. The one before ends by its timer: others may be using it.
 func (c *calls) renew() *callLimit {
 	c.mu.Lock()

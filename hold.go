@@ -53,6 +53,7 @@ type hold struct {
 	reported   atomic.Bool  // its grant was, to the observer
 	unused     atomic.Bool  // nothing ran under it, so MinHold does not keep it
 	life       renew.Hold
+	first      Lease // it needs no memory of its own
 }
 
 // holdState is a state of a hold.
@@ -118,7 +119,11 @@ func (h *hold) trusted() bool { return !h.gone.Load() && h.env.now() < h.life.Tr
 
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
 func (h *hold) newLease(ctx context.Context, now instant) *Lease {
-	h.lease = &Lease{h: h, fence: h.next, ctx: ctx}
+	h.lease = &h.first
+	if h.first.h != nil {
+		h.lease = &Lease{}
+	}
+	h.lease.h, h.lease.fence, h.lease.ctx = h, h.next, ctx
 	h.since = now
 	if h.next != 0 {
 		h.next++
@@ -147,7 +152,7 @@ func (h *hold) unlock(ctx context.Context, l *Lease, report func(Event)) error {
 	h.env.tasks.Begin()
 	defer h.env.tasks.End()
 	h.sh.mu.Unlock()
-	call := h.env.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
+	call := h.env.calls.context(lasting(ctx), h.s.terms.CallTimeout)
 	defer call.End()
 	err := h.giveUp(call)
 	if report != nil {
