@@ -104,6 +104,8 @@ var (
 		rueidisPlain, goRedisPlain, distlockDefault, distlockRueidis, distlockGoRedis,
 		redsyncDefault, redislockDefault, rueidislockPeer,
 	}
+	valkeyAlone = []contender{rueidisPlain, distlockDefault, rueidislockPeer}
+
 	handers  = append([]contender{wakeup}, everybody...)
 	queueing = []contender{rueidisPlain, distlockDefault, distlockTurns, distlockFair}
 	// In the growth and the stories each contender is as its README recommends.

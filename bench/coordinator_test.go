@@ -40,6 +40,7 @@ type usage struct {
 // The coordinators, as scenarios name them.
 const (
 	onRedis     = "redis"
+	onValkey    = "valkey"
 	onEtcd      = "etcd"
 	onOldEtcd   = "etcd-installed"
 	onZooKeeper = "zookeeper"
@@ -50,6 +51,7 @@ const (
 
 var coordinators = map[string]func(tb testing.TB) coordinator{
 	onRedis:     startRedis,
+	onValkey:    startValkey,
 	onEtcd:      startCurrentEtcd,
 	onOldEtcd:   startInstalledEtcd,
 	onZooKeeper: startZooKeeper,

@@ -37,7 +37,7 @@ type settings struct {
 // ttl is the TTL of locks in all scenarios except many leases.
 const ttl = 30 * time.Second
 
-var scenarios = slices.Concat(redisScenarios, etcdScenarios(onEtcd), etcdScenarios(onOldEtcd), zooKeeperScenarios,
+var scenarios = slices.Concat(redisScenarios, valkeyScenarios, etcdScenarios(onEtcd), etcdScenarios(onOldEtcd), zooKeeperScenarios,
 	databaseScenarios(onMariaDB, mysqlAll, mysqlAll, mysqlTogether),
 	databaseScenarios(onPostgres, postgresAlone, postgresFighting, postgresTogether),
 	databaseScenarios(onSQLite, sqliteAll, sqliteAll, sqliteAll), servedScenarios, growth)
@@ -65,6 +65,13 @@ var redisScenarios = []scenario{
 	handoff(onRedis, handers),
 	fair(onRedis, 64, queueing),
 	manyLeases(onRedis, keepers),
+}
+
+// valkeyScenarios show what is different there: a release of a free lock is a command, and no script.
+var valkeyScenarios = []scenario{
+	uncontended(onValkey, 1, valkeyAlone, rawRueidis),
+	uncontended(onValkey, 16, valkeyAlone, rawRueidis),
+	uncontended(onValkey, 128, valkeyAlone, rawRueidis),
 }
 
 func etcdScenarios(at string) []scenario {

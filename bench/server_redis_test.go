@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// redisServer is a Redis server.
+// redisServer is a Redis or Valkey server.
 type redisServer struct {
 	*testserver.RedisServer
 	admin rueidis.Client
@@ -21,7 +21,16 @@ type redisServer struct {
 
 func startRedis(tb testing.TB) coordinator {
 	tb.Helper()
-	srv := testserver.SharedRedis(tb)
+	return newRedisServer(tb, testserver.SharedRedis(tb))
+}
+
+func startValkey(tb testing.TB) coordinator {
+	tb.Helper()
+	return newRedisServer(tb, testserver.Valkey(tb))
+}
+
+func newRedisServer(tb testing.TB, srv *testserver.RedisServer) coordinator {
+	tb.Helper()
 	admin := must.Get(newRueidis(srv.Addr()))(tb)
 	tb.Cleanup(admin.Close)
 	return &redisServer{srv, admin}
@@ -29,6 +38,9 @@ func startRedis(tb testing.TB) coordinator {
 
 func (s *redisServer) version() (string, error) {
 	lines, err := s.info("server")
+	if version, is := lines["valkey_version"]; is {
+		return "Valkey " + version, err
+	}
 	return "Redis " + lines["redis_version"], err
 }
 
