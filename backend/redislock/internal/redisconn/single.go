@@ -40,6 +40,9 @@ func areNotReady(commands [][]string, got []Answer) bool {
 
 func (s singleClient) DoAll(ctx context.Context, _ string, commands [][]string) []Answer {
 	got := s.Server.DoAll(ctx, commands)
+	if FirstError(got) == nil {
+		return got
+	}
 	for p := retryPauses(0); areNotReady(commands, got) && p.wait(ctx); {
 		got = s.Server.DoAll(ctx, commands)
 	}
@@ -188,9 +191,6 @@ func withoutAsking(sent [][]string, got []Answer) []Answer {
 
 // redirectionOfAll returns the redirection of commands that had no effect.
 func redirectionOfAll(commands [][]string, got []Answer) (why redirection, addr string) {
-	if FirstError(got) == nil {
-		return executed, ""
-	}
 	for i, a := range got {
 		switch w, to := redirectionOf(a.Err); {
 		case w != executed:
