@@ -3,7 +3,6 @@ package redisconn
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"time"
 )
@@ -58,10 +57,12 @@ func (m *multiplexer) writeMore(c *pipe) {
 	}
 	c.writing = true
 	go m.writeLater(c)
+	// What was started last runs first, and sends the one before it behind the callers that were just answered: they have more to
+	// write. runtime.Gosched would send it behind all goroutines of a busy program.
+	go func() {}()
 }
 
 func (m *multiplexer) writeLater(c *pipe) {
-	runtime.Gosched() // callers that were just answered are about to write more
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.write(c)
