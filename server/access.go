@@ -209,7 +209,7 @@ func (a *Access) identify(r *http.Request) (*Identity, error) {
 			return who, nil
 		}
 	}
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token, ok := bearer(r.Header.Get("Authorization"))
 	if c, err := r.Cookie(cookie); !ok && err == nil {
 		token, ok = c.Value, true
 	}
@@ -220,6 +220,12 @@ func (a *Access) identify(r *http.Request) (*Identity, error) {
 		return who, nil
 	}
 	return nil, problem(http.StatusUnauthorized, httpwire.Denied, "the server doesn't know this token")
+}
+
+// bearer returns the token in a header of the scheme Bearer, whose name may be in any case.
+func bearer(header string) (token string, ok bool) {
+	scheme, token, ok := strings.Cut(header, " ")
+	return token, ok && strings.EqualFold(scheme, "Bearer")
 }
 
 func (i identities) certified(cert *x509.Certificate) *Identity {

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -184,4 +185,19 @@ func (r *rig) begin(method, path, body string, header ...string) (*http.Response
 	text := make([]byte, 1000)
 	n, _ := resp.Body.Read(text)
 	return resp, string(text[:n])
+}
+
+// The name of the scheme may be in any case (RFC 9110), and the token not.
+func TestBearerInAnyCase(t *testing.T) {
+	t.Parallel()
+	access := tokens(t, "me sha256:"+HashToken("Tok")+" lock *\n")
+	for header, known := range map[string]bool{
+		"Bearer Tok": true, "bearer Tok": true, "BEARER Tok": true, "Bearer tok": false, "BearerTok": false, "Basic Tok": false, "Bearer": false,
+	} {
+		r := httptest.NewRequest("GET", "/v1", nil)
+		r.Header.Set("Authorization", header)
+		if _, err := access.identify(r); (err == nil) != known {
+			t.Errorf("%q: %v", header, err)
+		}
+	}
 }

@@ -20,6 +20,8 @@ type quota struct {
 	mu      sync.Mutex
 	holds   map[string]map[holdKey]counted // of an identity
 	streams map[string]int
+
+	mostOpen int // streams of all identities; 0: any number
 }
 
 // holdKey identifies a hold: an Owner may hold several names. It holds a name once, since kinds of locks exclude each other.
@@ -118,18 +120,21 @@ func (q *quota) remove(h driver.Hold, lost bool) {
 	}
 }
 
-// open counts a stream, unless the identity has as many as it may have.
-func (q *quota) open(who string, most int) bool {
+// open counts a stream, or returns an error if the identity or the server has as many as it may have.
+func (q *quota) open(who string, most int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.streams == nil {
 		q.streams = map[string]int{}
 	}
 	if q.streams[who] >= most {
-		return false
+		return problem(http.StatusTooManyRequests, httpwire.Unsent, "%s has %d open requests that wait: that is the limit", &Identity{Name: who}, most)
+	}
+	if q.mostOpen > 0 && q.sumStreams() >= q.mostOpen {
+		return problem(http.StatusTooManyRequests, httpwire.Unsent, "the server has %d open requests that wait, and needs the rest of its connections", q.mostOpen)
 	}
 	q.streams[who]++
-	return true
+	return nil
 }
 
 func (q *quota) close(who string) {
@@ -159,6 +164,11 @@ func (q *quota) allHolds() int {
 func (q *quota) allStreams() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.sumStreams()
+}
+
+// sumStreams is allStreams for a caller that has locked mu.
+func (q *quota) sumStreams() int {
 	n := 0
 	for _, open := range q.streams {
 		n += open

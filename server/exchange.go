@@ -107,6 +107,9 @@ func (ex *exchange) enter() error {
 	if want := ex.r.Header.Get(httpwire.BackendHeader); want != "" && want != ex.s.name {
 		return problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server's backend is %s", ex.s.caps.Name)
 	}
+	if ex.r.ContentLength == 0 {
+		ex.s.connections.letIn(ex.r.Context())
+	}
 	return nil
 }
 
@@ -140,8 +143,8 @@ func (ex *exchange) may(r Right, name string) error {
 // drains, and the function to call at the end.
 func (ex *exchange) stream() (context.Context, func(), error) {
 	s, who := ex.s, ex.who.Name // which may be another one at the end
-	if !s.quota.open(who, s.o.MaxStreams) {
-		return nil, nil, problem(http.StatusTooManyRequests, httpwire.Unsent, "%s has %d open requests that wait: that is the limit", ex.who, s.o.MaxStreams)
+	if err := s.quota.open(who, s.o.MaxStreams); err != nil {
+		return nil, nil, err
 	}
 	if err := s.begin(); err != nil {
 		s.quota.close(who)

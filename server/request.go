@@ -36,6 +36,9 @@ func (ex *exchange) body(limit int64) ([]byte, error) {
 		return nil, invalid("the body is not UTF-8")
 	}
 	readBefore(ex.w, time.Time{}) // the deadline stays if the body did not arrive
+	if ex.who != noIdentity {
+		ex.s.connections.letIn(ex.r.Context())
+	}
 	return body, nil
 }
 

@@ -61,6 +61,11 @@ type Options struct {
 	// MaxHolds and MaxStreams limit how many holds an identity may have that were granted here, and how
 	// many requests it may have open that wait; 0 means 10000 and 1000.
 	MaxHolds, MaxStreams int
+
+	// MaxConnections is how many connections HTTP may have at once, all of which need a file of the process: fewer than
+	// the files that it may have open, since its backend needs some too. Requests that wait get three quarters of
+	// them. 0 means any number.
+	MaxConnections int
 }
 
 // bodyTime is how long a client may take to send the body of its request.
@@ -86,6 +91,7 @@ type Server struct {
 	released    releasedOwners
 	subscribers subscribers
 	quota       quota
+	connections connections
 	metrics     *metrics
 	inspection  inspection
 	seen        *seen.Log

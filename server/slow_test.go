@@ -49,8 +49,10 @@ func startWired(t *testing.T, o Options) *wired {
 	t.Helper()
 	s := must.Get(New(memlock.New(), o))(t)
 	w := &wired{T: t, s: s, l: &wire{make(chan net.Conn), make(chan struct{})}}
-	h := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10}
-	h.ConnState = func(_ net.Conn, state http.ConnState) {
+	h := s.HTTP()
+	note := h.ConnState
+	h.ConnState = func(c net.Conn, state http.ConnState) {
+		note(c, state)
 		switch state {
 		case http.StateNew:
 			w.open.Add(1)

@@ -10,7 +10,6 @@ import (
 	"log"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -133,6 +132,7 @@ func (a *app) serve(o *serveOptions) error {
 	defer b.Close()
 	s, err := server.New(b, server.Options{
 		Access: access, Hosts: o.hostNames(), Log: logger, Version: version(), MaxHolds: o.maxHolds, MaxStreams: o.maxOpen,
+		MaxConnections: mostConnections(openFiles()),
 	})
 	if err != nil {
 		return exit(exitUsage, "serve: %w", err)
@@ -157,6 +157,13 @@ func (a *app) serve(o *serveOptions) error {
 	return serveUntil(ctx, stop, s, listeners, o.drain, func(err error) { complain("the HTTP server", err) })
 }
 
+// mostConnections returns how many connections of clients a process may have that may open so many files. The others are for
+// its backend.
+func mostConnections(files uint64) int {
+	most := int(min(files, 1<<20))
+	return max(most-max(most/4, 32), 1)
+}
+
 // uponHangup calls f for each SIGHUP, until end is called. All that serve reads is read again without it: a service
 // manager that sends it at a reload must not end the server.
 func uponHangup(f func()) (end func()) {
@@ -178,10 +185,8 @@ const endTime = 10 * time.Second
 
 // serveUntil serves until ctx ends, and drains the server then. A second signal ends the process.
 func serveUntil(ctx context.Context, stop func(), s *server.Server, listeners []net.Listener, drain time.Duration, complain func(error)) error {
-	h := &http.Server{
-		Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ErrorLog: log.New(httpErrors(complain), "", 0),
-	}
+	h := s.HTTP()
+	h.ErrorLog = log.New(httpErrors(complain), "", 0)
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { failed <- h.Serve(l) }()
