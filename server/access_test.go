@@ -63,6 +63,7 @@ func rightsTable() map[string]callRule {
 		"POST /v1/acquire":            {someRight, Lock, "", body(fresh), nil},
 		"POST /v1/watch":              {someRight, Lock, "", body(fresh), nil},
 		"POST /v1/renew":              {someRight, Lock, "", body(`{"holds":[` + held + `]}`), deniedInside},
+		"POST /v1/calls":              {someRight, Lock, "", body(`{"calls":[{"acquire":` + fresh + `}]}`), deniedInside},
 		"POST /v1/release":            {someRight, Lock | Break, "", body(hold("a/x", ownerB)), nil},
 		"GET /v1/locks":               {permission: someView},
 		"GET /v1/locks/{name}":        {someRight, See, "/v1/locks/a%2Fx", nil, nil},

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -20,6 +19,7 @@ type exchange struct {
 	who  *Identity
 	name string // of the lock, for the log
 
+	parts   bool // the calls in the request are measured and logged, and not the request
 	unknown bool // the outcome of the last acquire
 	spent   bool // it has released its Owner
 	queued  bool // an acquire was refused, and has a place in the queue
@@ -75,13 +75,21 @@ func (s *Server) serve(pattern string, enter, f handler, fail func(*exchange, er
 		if err != nil {
 			kind = fail(c, err)
 		}
-		s.metrics.request(pattern, kind, time.Since(began))
-		if s.o.Log != nil {
-			s.o.Log.LogAttrs(r.Context(), slog.LevelInfo, "request", slog.String("call", pattern), slog.String("lock", c.name),
-				slog.String("who", c.who.Name), slog.String("from", r.RemoteAddr), slog.Int("status", c.w.status),
-				slog.String("outcome", string(kind)), slog.Duration("took", time.Since(began)))
+		if !c.parts {
+			c.note(pattern, c.w.status, kind, began)
 		}
 	})
+}
+
+// note measures and logs a call.
+func (ex *exchange) note(pattern string, status int, kind httpwire.Kind, began time.Time) {
+	s, took := ex.s, time.Since(began)
+	s.metrics.request(pattern, kind, took)
+	if s.o.Log != nil {
+		s.o.Log.LogAttrs(ex.r.Context(), slog.LevelInfo, "request", slog.String("call", pattern), slog.String("lock", ex.name),
+			slog.String("who", ex.who.Name), slog.String("from", ex.r.RemoteAddr), slog.Int("status", status),
+			slog.String("outcome", string(kind)), slog.Duration("took", took))
+	}
 }
 
 // reportPanic logs a panic, which net/http's own log may not show. The client gets no answer.
@@ -90,10 +98,14 @@ func (ex *exchange) reportPanic(pattern string) {
 	if v == nil {
 		return
 	}
+	ex.logPanic(pattern, v)
+	panic(v)
+}
+
+func (ex *exchange) logPanic(pattern string, v any) {
 	if log := ex.s.o.Log; log != nil && v != http.ErrAbortHandler {
 		log.Error("panic: a bug in distlock", "call", pattern, "panic", v, "stack", string(debug.Stack()))
 	}
-	panic(v)
 }
 
 // enter finds out who calls, and refuses a client that means another backend.
@@ -116,9 +128,6 @@ func (ex *exchange) enter() error {
 // fail answers with the error, unless the answer has begun.
 func (ex *exchange) fail(err error) httpwire.Kind {
 	p := problemOf(err)
-	if errors.Is(err, context.DeadlineExceeded) && p.Kind == httpwire.Unknown {
-		p.Status, p.Title = http.StatusGatewayTimeout, http.StatusText(http.StatusGatewayTimeout)
-	}
 	if ex.w.status == 0 {
 		writeProblem(ex.w, p)
 	}

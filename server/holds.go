@@ -13,25 +13,30 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// acquire makes one attempt, or waits for the lock.
+// acquire answers with a grant.
 func (ex *exchange) acquire() error {
 	arrived := time.Now()
 	var m httpwire.Request
 	if err := ex.decode(&m, httpwire.MaxBody); err != nil {
 		return err
 	}
-	r, err := ex.request(m)
-	if err != nil {
-		return err
-	}
-	if m.Wait < 0 || httpwire.Duration(m.Wait) > httpwire.MaxWait {
-		return invalid("wait_ms is %d: want 0 to %d; to wait longer, ask again with the same owner", m.Wait, httpwire.Down(httpwire.MaxWait))
-	}
-	g, err := ex.obtain(r, arrived, httpwire.Duration(m.Wait))
+	g, err := ex.grant(m, arrived)
 	if err != nil {
 		return err
 	}
 	return ex.json(g)
+}
+
+// grant makes one attempt, or waits for the lock.
+func (ex *exchange) grant(m httpwire.Request, arrived time.Time) (httpwire.Grant, error) {
+	r, err := ex.request(m)
+	if err != nil {
+		return httpwire.Grant{}, err
+	}
+	if m.Wait < 0 || httpwire.Duration(m.Wait) > httpwire.MaxWait {
+		return httpwire.Grant{}, invalid("wait_ms is %d: want 0 to %d; to wait longer, ask again with the same owner", m.Wait, httpwire.Down(httpwire.MaxWait))
+	}
+	return ex.obtain(r, arrived, httpwire.Duration(m.Wait))
 }
 
 // request checks what a client requests, and completes it with the news that the client wants.
@@ -362,20 +367,24 @@ func (ex *exchange) lines(all []httpwire.Renewed) error {
 	return nil
 }
 
-// release ends a hold, or a place in the queue.
+// release answers to the end of a hold, or of a place in the queue.
 func (ex *exchange) release() error {
 	var m httpwire.Hold
 	if err := ex.decode(&m, httpwire.MaxBody); err != nil {
 		return err
 	}
+	if err := ex.releaseHold(m); err != nil {
+		return err
+	}
+	ex.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (ex *exchange) releaseHold(m httpwire.Hold) error {
 	h, err := ex.hold(m)
 	if err != nil {
 		return err
 	}
-	return ex.releaseHold(h)
-}
-
-func (ex *exchange) releaseHold(h driver.Hold) error {
 	if err := ex.may(Lock, h.Name); err != nil && ex.may(Break, h.Name) != nil {
 		return err
 	}
@@ -389,11 +398,7 @@ func (ex *exchange) releaseHold(h driver.Hold) error {
 		ex.s.seen.Released(h)
 		ex.s.released.add(h.Owner)
 	}
-	if err != nil {
-		return err
-	}
-	ex.w.WriteHeader(http.StatusNoContent)
-	return nil
+	return err
 }
 
 func (ex *exchange) backendRelease(ctx context.Context, h driver.Hold) error {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +17,11 @@ func problemOf(err error) httpwire.Problem {
 		p.Spent = errors.Is(err, driver.ErrSpent)
 		return p
 	}
-	return httpwire.ProblemOf(err)
+	p := httpwire.ProblemOf(err)
+	if errors.Is(err, context.DeadlineExceeded) && p.Kind == httpwire.Unknown {
+		p.Status, p.Title = http.StatusGatewayTimeout, http.StatusText(http.StatusGatewayTimeout)
+	}
+	return p
 }
 
 // problemError is an error that has its own status.

@@ -120,6 +120,7 @@ func TestCertificatesWithoutTokens(t *testing.T) {
 func serverOf(t *testing.T, o Options) *Server {
 	t.Helper()
 	s := must.Get(New(memlock.New(), o))(t)
+	t.Cleanup(s.drain)
 	return s
 }
 

@@ -92,6 +92,7 @@ type Server struct {
 	subscribers subscribers
 	quota       quota
 	connections connections
+	workers     workers
 	metrics     *metrics
 	inspection  inspection
 	seen        *seen.Log

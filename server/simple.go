@@ -153,11 +153,11 @@ func (ex *exchange) simpleRelease() error {
 	if m.Owner = ex.r.Header.Get(httpwire.OwnerHeader); m.Owner == "" {
 		return errNoOwner
 	}
-	h, err := ex.hold(m.Hold)
-	if err != nil {
+	if err := ex.releaseHold(m.Hold); err != nil {
 		return err
 	}
-	return ex.releaseHold(h)
+	ex.w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // noSuchCall answers to paths below a lock that are no calls, such as a name with an unescaped slash.

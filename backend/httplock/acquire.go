@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
@@ -15,17 +14,16 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.checkRequest(r); err != nil {
 		return driver.Grant{}, err
 	}
-	ctx, end := b.during(ctx)
-	defer end()
 	q := post("/v1/acquire", httpwire.FromRequest(r))
 	finish := b.news.subscribe(r, &q)
 	var g httpwire.Grant
-	err := b.client.call(ctx, q, func(body io.Reader) error {
-		if err := decode(body, &g); err != nil {
-			return err
-		}
-		return b.checkGrant(r, g)
-	})
+	check := func(g httpwire.Grant) error { return b.checkGrant(r, g) }
+	var err error
+	if r.OnRevoke != nil { // it may have to wait for its stream of news
+		err = b.joiner.alone(ctx, q, &g, check)
+	} else {
+		err = b.joiner.call(ctx, "acquire", q, &g, check)
+	}
 	finish(err)
 	if err != nil {
 		return driver.Grant{}, fail("acquire", r.Name, err)

@@ -17,6 +17,7 @@ type Backend struct {
 	client *client
 	caps   driver.Caps
 	news   *news
+	joiner *joiner
 
 	life  context.Context // ends with Close
 	stop  context.CancelCauseFunc
@@ -35,7 +36,7 @@ var (
 
 // newBackend makes a Backend of a client that has seen its server.
 func newBackend(c *client, life context.Context, stop context.CancelCauseFunc) *Backend {
-	b := &Backend{client: c, caps: c.caps, life: life, stop: stop}
+	b := &Backend{client: c, caps: c.caps, life: life, stop: stop, joiner: &joiner{client: c, life: life, patience: joinTime}}
 	b.news = newNews(c, life, b.goTask)
 	return b
 }
@@ -72,8 +73,12 @@ func (b *Backend) goTask(f func()) (started bool) {
 
 // during returns a context that ends with ctx or with the backend. The caller calls end.
 func (b *Backend) during(ctx context.Context) (_ context.Context, end func()) {
+	return during(ctx, b.life)
+}
+
+func during(ctx, life context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { cancel(context.Cause(b.life)) })
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return ctx, func() {
 		stop()
 		cancel(nil)

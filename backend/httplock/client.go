@@ -34,6 +34,8 @@ type endpoint struct {
 	// verified says that the server has the backend that was opened. A server that failed may come
 	// back with another one.
 	verified atomic.Bool
+
+	joins atomic.Bool // it takes many calls in a request
 }
 
 // client sends requests to the servers.
@@ -214,6 +216,7 @@ func (c *client) verify(ctx context.Context, s *endpoint) error {
 	}
 	caps := h.Caps.Driver(h.Backend)
 	caps.Detached = true // servers have no other backends
+	s.joins.Store(h.Limits.Calls >= httpwire.MaxCalls)
 	return c.learn(s, caps)
 }
 

@@ -38,6 +38,7 @@ type fake struct {
 	mu    sync.Mutex
 	name  string // of the backend
 	mixed bool   // it answers as if to other requests
+	joins int    // calls in a request
 	caps  driver.Caps
 	calls []string                    // so far
 	do    map[string]http.HandlerFunc // by path, instead of success
@@ -47,7 +48,7 @@ var fullCaps = driver.Caps{Modes: driver.AllModes, Fence: true, Revocable: drive
 
 func newFake(t testing.TB) *fake {
 	t.Helper()
-	f := &fake{t: t, name: "store:1/a b", caps: fullCaps, do: map[string]http.HandlerFunc{}}
+	f := &fake{t: t, name: "store:1/a b", joins: httpwire.MaxCalls, caps: fullCaps, do: map[string]http.HandlerFunc{}}
 	l := must.Get(net.Listen("tcp", testserver.FreeAddr(t)))(t)
 	f.Server = httptest.NewUnstartedServer(f)
 	f.Server.Listener.Close()
@@ -96,13 +97,14 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var own http.HandlerFunc
 	var name string
 	var caps driver.Caps
+	var joins int
 	f.set(func() {
 		w.Header().Set(httpwire.RequestHeader, r.Header.Get(httpwire.RequestHeader))
 		if f.mixed {
 			w.Header().Set(httpwire.RequestHeader, "of another")
 		}
 		f.calls = append(f.calls, r.URL.Path)
-		own, name, caps = f.do[r.URL.Path], f.name, f.caps
+		own, name, caps, joins = f.do[r.URL.Path], f.name, f.caps, f.joins
 	})
 	if own != nil {
 		own(w, r)
@@ -115,9 +117,19 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.URL.Path {
 	case "/v1":
-		json.NewEncoder(w).Encode(httpwire.Hello{Backend: name, Caps: httpwire.FromCaps(caps, true, true)})
+		json.NewEncoder(w).Encode(httpwire.Hello{Backend: name, Caps: httpwire.FromCaps(caps, true, true), Limits: httpwire.Limits{Calls: joins}})
 	case "/v1/acquire":
 		json.NewEncoder(w).Encode(httpwire.Grant{Fence: 7, Fences: 1, TTL: 60_000})
+	case "/v1/calls":
+		var m httpwire.Calls
+		expect.OK(f.t, json.NewDecoder(r.Body).Decode(&m))
+		for i, c := range m.Calls {
+			line := httpwire.Called{Index: i, Outcome: httpwire.OK}
+			if c.Acquire != nil {
+				line.Grant = &httpwire.Grant{Fence: 7, Fences: 1, TTL: 60_000}
+			}
+			json.NewEncoder(w).Encode(line)
+		}
 	case "/v1/renew":
 		var m httpwire.Renewal
 		expect.OK(f.t, json.NewDecoder(r.Body).Decode(&m))

@@ -176,7 +176,7 @@ const (
 // an answer is given up with its request, and one that carries all requests would not be.
 func (o *urlOptions) transport(life context.Context) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout}
-	dial := during(life, dialer.DialContext)
+	dial := dialing(life, dialer.DialContext)
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dial,
 		MaxIdleConns: keepIdle * len(o.servers), MaxIdleConnsPerHost: keepIdle, IdleConnTimeout: idleTime,
@@ -185,7 +185,7 @@ func (o *urlOptions) transport(life context.Context) *http.Transport {
 		DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 	}
 	if o.tls != nil {
-		t.DialTLSContext = during(life, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		t.DialTLSContext = dialing(life, func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return (&tls.Dialer{NetDialer: dialer, Config: o.tls.Config()}).DialContext(ctx, network, addr)
 		})
 	}
@@ -211,8 +211,8 @@ func throughProxy(certs *netaddr.Certificates) *tls.Config {
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// during lets dial end with life, too.
-func during(life context.Context, dial dialFunc) dialFunc {
+// dialing lets dial end with life, too.
+func dialing(life context.Context, dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

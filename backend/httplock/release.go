@@ -15,11 +15,9 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.checkHold(h); err != nil {
 		return err
 	}
-	ctx, end := b.during(ctx)
-	defer end()
 	q := post("/v1/release", httpwire.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
 	q.status = http.StatusNoContent
-	err := b.client.call(ctx, q, nil)
+	err := b.joiner.call(ctx, "release", q, nil, nil)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		b.news.forget(h.Owner)
 	}

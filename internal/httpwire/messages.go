@@ -54,8 +54,9 @@ const (
 // Limits of what a server takes.
 const (
 	MaxBody     = 64 << 10         // bytes of a request, except for renewals
-	MaxRenewal  = 2 << 20          // bytes of a renewal
+	MaxRenewal  = 2 << 20          // bytes of a renewal, or of many calls
 	MaxHolds    = 1000             // in one renewal
+	MaxCalls    = 256              // in one request
 	MaxName     = 2048             // bytes of a lock's name
 	MaxMeta     = 4 << 10          // bytes of the keys and values of a hold's meta
 	MaxWait     = 60 * time.Second // for which one acquire waits
@@ -76,6 +77,7 @@ type Limits struct {
 	Name    int   `json:"name_bytes"`
 	Meta    int   `json:"meta_bytes"`
 	Renewal int   `json:"holds_per_renewal"`
+	Calls   int   `json:"calls_per_request,omitempty"` // 0: POST /v1/calls is not supported
 	Wait    int64 `json:"wait_ms"`
 }
 
@@ -143,6 +145,25 @@ type Renewed struct {
 	Index   int    `json:"index"`
 	Outcome Kind   `json:"outcome"`
 	Detail  string `json:"detail,omitempty"`
+}
+
+// Calls is the body of POST /v1/calls: acquires and releases that have nothing to do with each other.
+type Calls struct {
+	Calls []Call `json:"calls"`
+}
+
+// Call is one of many calls in a request: an acquire or a release.
+type Call struct {
+	Acquire *Request `json:"acquire,omitempty"`
+	Release *Hold    `json:"release,omitempty"`
+}
+
+// Called is a line of the answer to POST /v1/calls: what became of Calls[Index].
+type Called struct {
+	Index   int      `json:"index"`
+	Outcome Kind     `json:"outcome"`
+	Grant   *Grant   `json:"grant,omitempty"`   // of an acquire that is ok
+	Problem *Problem `json:"problem,omitempty"` // if the outcome is not ok
 }
 
 // Holder is driver.Holder. Unknown fields are absent. Owner is absent for clients without the right to
