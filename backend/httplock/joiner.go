@@ -60,19 +60,25 @@ type slot struct {
 	limit *time.Timer
 }
 
-// free lets the calls go that wait for the request, once.
+// free lets the calls go that wait for the request.
 func (s *slot) free() {
-	if s == nil || s.freed.Swap(true) {
-		return
+	if s != nil {
+		s.limit.Stop()
+		s.pass()
 	}
-	s.limit.Stop()
-	s.j.next()
+}
+
+// pass does that once.
+func (s *slot) pass() {
+	if !s.freed.Swap(true) {
+		s.j.next()
+	}
 }
 
 // newSlot returns a slot that frees itself soon.
 func (j *joiner) newSlot() *slot {
 	s := &slot{j: j}
-	s.limit = time.AfterFunc(j.patience, s.free)
+	s.limit = time.AfterFunc(j.patience, s.pass)
 	return s
 }
 
