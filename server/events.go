@@ -44,6 +44,11 @@ func (e *events) send(event string, v any) error {
 			return err
 		}
 	}
+	return e.sendText(event, data)
+}
+
+// sendText writes an event whose data is a line of text.
+func (e *events) sendText(event string, data []byte) error {
 	return e.write("event: %s\ndata: %s\n\n", event, data)
 }
 

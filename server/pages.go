@@ -22,7 +22,7 @@ func (ex *exchange) page() page.Answer {
 		return func(name string) bool { return who.May(r, name) }
 	}
 	return page.Answer{ResponseWriter: ex.w, Request: ex.r, Viewer: page.Viewer{
-		Name: who.Name, Known: who != noIdentity, CanLogout: ex.s.o.Access != nil, See: may(See), Ask: may(Ask), Break: may(Break),
+		Name: who.Name, Known: who != noIdentity, CanLogout: ex.s.o.Access != nil, See: may(See), Ask: may(Ask), Break: may(Break), Rights: who,
 	}}
 }
 
@@ -81,7 +81,7 @@ func (ex *exchange) changes() error {
 		if change == nil {
 			return nil
 		}
-		return e.send("change", change)
+		return e.sendText("change", change)
 	})
 }
 

@@ -65,7 +65,8 @@ type snapshot struct {
 	entries []*row
 	byName  map[string]*row
 
-	hot func() []seen.Use
+	hot      func() []seen.Use
+	contents sync.Map // of pages, by contentKey: func() *content
 }
 
 // row is a lock as it was last inspected. It is replaced when the lock has changed.
@@ -145,10 +146,10 @@ func (p *poller) current(ctx context.Context, name string) *snapshot {
 	if p.known[name] == nil {
 		p.known[name] = p.blank(name)
 	}
-	snap := *old
-	snap.Err = p.inspect(ctx, []string{name})
-	snap.byName = map[string]*row{name: p.known[name]}
-	return &snap
+	return &snapshot{
+		At: old.At, Took: old.Took, listed: old.listed, Err: p.inspect(ctx, []string{name}), More: old.More, entries: old.entries,
+		byName: map[string]*row{name: p.known[name]}, hot: old.hot,
+	}
 }
 
 // wanted returns the names that viewers look at.

@@ -9,6 +9,7 @@ import (
 	"html/template"
 	"path"
 	"regexp"
+	"strconv"
 	"time"
 )
 
@@ -24,10 +25,15 @@ type piece struct {
 	ID   string        `json:"id"`
 	HTML template.HTML `json:"html"`
 	sum  uint64        // of what is not volatile
+	ends []int64       // of the holds in it: when, in ms since 1970, and their TTL in ms
 }
 
-// volatile matches the parts that page.js keeps up to date by itself: running times, and their bars.
-var volatile = regexp.MustCompile(`>[^<]*</time>|width="\d+%"|data-tone="\w+"`)
+// volatile matches the parts that page.js keeps up to date by itself: running times, and their bars. ends matches those that
+// a renewal changes.
+var (
+	ends     = regexp.MustCompile(`data-until="(\d+)" data-ttl="(\d+)"`)
+	volatile = regexp.MustCompile(`>[^<]*</time>|width="\d+%"|data-tone="\w+"|` + ends.String())
+)
 
 var sumSeed = maphash.MakeSeed()
 
@@ -69,7 +75,14 @@ func newFiles() *files {
 // piece makes a piece of a page.
 func (p *files) piece(lang int, name, id string, data any) piece {
 	html := p.render(lang, name, data)
-	return piece{id, template.HTML(html), maphash.Bytes(sumSeed, volatile.ReplaceAll(html, nil))}
+	made := piece{ID: id, HTML: template.HTML(html), sum: maphash.Bytes(sumSeed, volatile.ReplaceAll(html, nil))}
+	for _, m := range ends.FindAllSubmatch(html, -1) {
+		for _, digits := range m[1:] {
+			n, _ := strconv.ParseInt(string(digits), 10, 64)
+			made.ends = append(made.ends, n)
+		}
+	}
+	return made
 }
 
 func (p *files) render(lang int, name string, data any) []byte {

@@ -2,7 +2,6 @@ package page
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"time"
 
@@ -23,78 +22,6 @@ type view struct {
 	who   Viewer
 	lang  int
 	query Query
-}
-
-// Change is an event for a page.
-type Change struct {
-	Now    int64         `json:"now"` // of the server's clock, in milliseconds
-	Groups []groupChange `json:"groups"`
-}
-
-type groupChange struct {
-	ID    string   `json:"id"`
-	Set   []piece  `json:"set"`            // that are new or have changed
-	Order []string `json:"order,omitzero"` // of all pieces, if it has changed; it may be empty then
-}
-
-// Watch is an open page. The poller runs until it is closed.
-type Watch struct {
-	Fresh <-chan struct{} // signals that there may be changes
-	Close func()
-
-	view view
-	sent sentPieces
-}
-
-// Watch opens a page.
-func (p *Page) Watch(q Query) *Watch {
-	who := &viewer{name: q.Name}
-	leave := p.poller.join(who)
-	return &Watch{Fresh: who.fresh, Close: leave, view: view{p: p, query: q}, sent: sentPieces{}}
-}
-
-// Changes returns what has changed since it was called last, or nil.
-func (w *Watch) Changes(ctx context.Context, who Viewer, lang int) *Change {
-	w.view.who, w.view.lang = who, lang
-	groups := w.sent.changed(w.view.groups(w.view.p.poller.current(ctx, w.view.query.Name)))
-	if len(groups) == 0 {
-		return nil
-	}
-	return &Change{time.Now().UnixMilli(), groups}
-}
-
-// sentPieces records the content of a page: the pieces of each group, and their order.
-type sentPieces map[string]*sentGroup
-
-type sentGroup struct {
-	sums  map[string]uint64
-	order []string
-}
-
-// changed returns what differs from what was sent, and takes note of it.
-func (s sentPieces) changed(groups []group) (all []groupChange) {
-	for _, g := range groups {
-		old := s[g.ID]
-		if old == nil {
-			old = &sentGroup{}
-		}
-		now, c := &sentGroup{sums: make(map[string]uint64, len(g.Pieces))}, groupChange{ID: g.ID, Set: []piece{}}
-		for _, p := range g.Pieces {
-			now.sums[p.ID] = p.sum
-			now.order = append(now.order, p.ID)
-			if sum, ok := old.sums[p.ID]; !ok || sum != p.sum {
-				c.Set = append(c.Set, p)
-			}
-		}
-		if s[g.ID] == nil || !slices.Equal(old.order, now.order) {
-			c.Order = append([]string{}, now.order...)
-		}
-		s[g.ID] = now
-		if len(c.Set) > 0 || c.Order != nil {
-			all = append(all, c)
-		}
-	}
-	return all
 }
 
 // groups returns the parts of the page that change.

@@ -67,7 +67,7 @@ func TestHeldLocksAreNotFree(t *testing.T) {
 		w := p.Watch(Query{Page: "lock", Name: "new"})
 		defer w.Close()
 		<-w.Fresh
-		if text := fmt.Sprint(w.Changes(t.Context(), viewerOf(true), 0)); strings.Contains(text, "The lock is free") || !strings.Contains(text, "card") {
+		if text := string(w.Changes(t.Context(), viewerOf(true), 0)); strings.Contains(text, "The lock is free") || !strings.Contains(text, "card") {
 			t.Errorf("the first change of a lock that is held:\n%s", text)
 		}
 	})

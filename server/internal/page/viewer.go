@@ -13,6 +13,9 @@ type Viewer struct {
 	Known           bool // the server has identified the viewer; other viewers see nothing of it
 	CanLogout       bool
 	See, Ask, Break func(name string) bool
+
+	// Rights identifies what these say: viewers with the same rights see the same. It can be compared.
+	Rights any
 }
 
 // Live are the pages that change while they are open.

@@ -49,6 +49,11 @@ function apply(group) {
     if (old && lasting(old) === lasting(made.content.firstElementChild)) continue; // as after each connection
     if (old) old.replaceWith(made.content); else box.append(made.content);
   }
+  for (const [id, ends] of Object.entries(group.ends || {})) // pairs: how long after now, and the TTL
+    $(id)?.querySelectorAll('[data-until]').forEach((el, i) => {
+      el.dataset.until = Date.now() + skew + ends[2 * i];
+      el.dataset.ttl = ends[2 * i + 1];
+    });
   if (!group.order) return;
   const keep = new Set(group.order);
   for (const el of [...box.children]) if (!keep.has(el.id)) el.remove();
