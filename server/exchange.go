@@ -145,6 +145,7 @@ func (ex *exchange) may(r Right, name string) error {
 	if ex.who.May(r, name) {
 		return nil
 	}
+	ex.s.metrics.denied(name, r)
 	return problem(http.StatusForbidden, httpwire.Denied, "%s has not the right to %v this lock; rights are given for prefixes of names", ex.who, r)
 }
 

@@ -385,8 +385,10 @@ func (ex *exchange) releaseHold(m httpwire.Hold) error {
 	if err != nil {
 		return err
 	}
-	if err := ex.may(Lock, h.Name); err != nil && ex.may(Break, h.Name) != nil {
-		return err
+	if !ex.who.May(Break, h.Name) {
+		if err := ex.may(Lock, h.Name); err != nil {
+			return err
+		}
 	}
 	_, end, err := ex.s.ownerCalls.begin(ex.r.Context(), h.Owner)
 	if err != nil {

@@ -15,12 +15,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// metrics are the metrics of one server. No label has a lock's name: names have no limit.
+// metrics are the metrics of one server. No label has a lock's name, since names have no limit.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
 	calls    *prometheus.HistogramVec
 	seen     *seen.Log
+
+	byClass *prometheus.Registry           // has classes of names, for those who may see all locks
+	denied  func(name string, right Right) // counts a call that was refused
 }
 
 func newMetrics(q *quota, log *seen.Log) *metrics {
@@ -42,8 +45,18 @@ func newMetrics(q *quota, log *seen.Log) *metrics {
 	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "distlock_wait_duration_seconds", Help: "Time from an owner's first attempt to its grant.", Buckets: buckets,
 	}, []string{"mode", "outcome"})
-	log.OnGrant = func(h *seen.Record) { waits.WithLabelValues(h.Mode.String(), "granted").Observe(h.Waited.Seconds()) }
-	log.OnEnd = func(h *seen.Record) {
+	by := newClasses()
+	m.denied, m.byClass = by.refused, by.registry
+	log.OnGrant = func(name string, h *seen.Record) {
+		waits.WithLabelValues(h.Mode.String(), "granted").Observe(h.Waited.Seconds())
+		by.count(by.taken, name)
+	}
+	log.OnWait = func(name string) { by.count(by.waits, name) }
+	log.OnIncident = func(i seen.Incident) { by.count(by.losses, i.Name, i.Kind) }
+	log.OnEnd = func(name string, h *seen.Record) {
+		if h.End == "end.expired" {
+			by.count(by.expired, name)
+		}
 		holds.WithLabelValues(h.Mode.String(), strings.TrimPrefix(h.End, "end.")).Observe(h.Lasted().Seconds())
 	}
 	gauge := func(name, help string, value func() int) prometheus.Collector {

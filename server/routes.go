@@ -17,6 +17,7 @@ import (
 	"github.com/distlock/distlock/internal/httpwire"
 	"github.com/distlock/distlock/server/internal/page"
 	"github.com/distlock/distlock/server/internal/seen"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -153,10 +154,14 @@ func (ex *exchange) hello() error {
 	})
 }
 
-// showMetrics answers in Prometheus's text format.
+// showMetrics answers in Prometheus's text format. Classes of names are for those who may see all of them.
 func (ex *exchange) showMetrics() error {
 	ex.s.seen.Expire(time.Now())
-	promhttp.HandlerFor(ex.s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(ex.w, ex.r)
+	all := prometheus.Gatherers{ex.s.metrics.registry}
+	if ex.who.May(See, "") {
+		all = append(all, ex.s.metrics.byClass)
+	}
+	promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(ex.w, ex.r)
 	return nil
 }
 

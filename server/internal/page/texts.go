@@ -93,6 +93,8 @@ var texts = map[string][len(languages)]string{
 	"use.share":       {"Utilisation", "占用率"},
 
 	"ask":         {"Ask for it", "请求释放"},
+	"ask.backend": {"This backend can't ask a holder for its lock.", "此后端不能向持有者请求释放锁。"},
+	"ask.mode":    {"This backend can't ask for a lock that is held in this way.", "此后端不能请求释放以这种方式持有的锁。"},
 	"ask.help":    {"Requests the release. The holder decides.", "请持有者释放锁；是否释放由它决定。"},
 	"break":       {"Break…", "强制解锁…"},
 	"break.title": {"Break this lock?", "确定要强制解锁吗？"},
@@ -117,6 +119,7 @@ var texts = map[string][len(languages)]string{
 
 	"losses.title":     {"Losses and unknown outcomes", "丢失与结果未知"},
 	"losses.note":      {"Lost: the holder holds no more, and has been notified. Unknown: a renewal got no answer, and is tried again. Broken: unlocked by force.", "丢失：持有者已不再持有锁，并已得到通知。结果未知：续期没有得到应答，正在重试。强制解锁：由操作者强行解开。"},
+	"losses.count":     {"%d since the start of this server, as distlock_server_losses_total counts them.", "本服务器启动以来共 %d 次，与 distlock_server_losses_total 的计数相同。"},
 	"losses.empty":     {"No hold was lost, and every renewal was answered.", "没有丢失的锁，每次续期都有应答。"},
 	"incident.when":    {"When", "时间"},
 	"incident.what":    {"What", "事件"},

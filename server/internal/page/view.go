@@ -91,10 +91,14 @@ func (v *view) oneLock(s *snapshot) []group {
 		Known            bool
 		Past             []seen.Record
 		Use              seen.Use
-		CanAsk, CanBreak bool
-	}{l, known, past, used, false, v.who.Break(name)}
-	if v.p.o.CanAsk && v.who.Ask(name) {
-		data.CanAsk = slices.ContainsFunc(l.Holders, func(h party) bool { return v.p.o.Caps.Revocable.Has(h.Mode) })
+		MayAsk, CanBreak bool
+		NoAsk            string // why the holders can't be asked, as a key of texts
+	}{l, known, past, used, v.who.Ask(name), v.who.Break(name), ""}
+	switch {
+	case !v.p.o.CanAsk || v.p.o.Caps.Revocable == 0:
+		data.NoAsk = "ask.backend"
+	case !slices.ContainsFunc(l.Holders, func(h party) bool { return v.p.o.Caps.Revocable.Has(h.Mode) }):
+		data.NoAsk = "ask.mode"
 	}
 	return []group{
 		{"holders", []piece{v.piece("holderlist", "holderlist", data)}},
@@ -131,7 +135,11 @@ func (v *view) losses() []group {
 			rows = append(rows, v.piece("incident", i.ID(), i))
 		}
 	}
-	return []group{{"incidents", rows}, {"none", v.empty(len(rows), "losses.empty")}}
+	count := 0
+	if v.who.See("") {
+		count = v.p.o.Seen.Losses()
+	}
+	return []group{{"incidents", rows}, {"count", []piece{v.piece("losscount", "losscount", count)}}, {"none", v.empty(len(rows), "losses.empty")}}
 }
 
 // backend is how the backend answers.

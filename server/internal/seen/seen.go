@@ -31,8 +31,11 @@ type Log struct {
 	// Began is when the server started.
 	Began time.Time
 
-	// OnGrant and OnEnd are called for each grant and its end, while mu is locked.
-	OnGrant, OnEnd func(*Record)
+	// OnGrant and OnEnd are called for each grant of a name and its end, OnWait when an Owner begins to wait for it, and
+	// OnIncident for each incident, while mu is locked.
+	OnGrant, OnEnd func(name string, r *Record)
+	OnWait         func(name string)
+	OnIncident     func(Incident)
 
 	mu        sync.Mutex
 	names     map[string]*list.Element // of *nameSeen
@@ -44,7 +47,7 @@ type Log struct {
 // nameSeen records the calls for one name.
 type nameSeen struct {
 	name    string
-	onEnd   func(*Record)
+	onEnd   func(string, *Record)
 	limit   int
 	grants  series    // and for how long the lock was held
 	held    time.Time // since when it has been; it isn't while holds is empty
@@ -92,8 +95,8 @@ func (sp Record) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
 
 // New returns an empty Log.
 func New() *Log {
-	ignore := func(*Record) {}
-	return &Log{Began: time.Now(), OnGrant: ignore, OnEnd: ignore, names: map[string]*list.Element{}}
+	ignore := func(string, *Record) {}
+	return &Log{Began: time.Now(), OnGrant: ignore, OnEnd: ignore, OnWait: func(string) {}, OnIncident: func(Incident) {}, names: map[string]*list.Element{}}
 }
 
 // name returns what is known of a name, which is new if it was forgotten. The caller has locked mu.
@@ -127,6 +130,7 @@ func (s *Log) Refused(h driver.Hold, at time.Time) {
 	if !known {
 		makeRoom(n.waiting)
 		w.first = at
+		s.OnWait(h.Name)
 	}
 	w.last = at
 	n.waiting[h.Owner] = w
@@ -163,7 +167,7 @@ func (s *Log) Granted(r driver.Request, g driver.Grant, arrived, called time.Tim
 		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: Describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
 		ttl: g.TTL, until: called.Add(g.TTL),
 	}
-	s.OnGrant(sp)
+	s.OnGrant(r.Name, sp)
 	n.grants.add(called, 1, 0)
 	n.waits.add(sp.Waited)
 	makeRoom(n.holds)
@@ -190,7 +194,7 @@ func (n *nameSeen) keep(sp *Record) {
 func (n *nameSeen) end(owner string, sp *Record, at time.Time, how string) {
 	sp.Ended, sp.End = at, how
 	delete(n.holds, owner)
-	n.onEnd(sp)
+	n.onEnd(n.name, sp)
 	switch {
 	case n.limit > 1: // each permit counts
 		n.grants.span(sp.Began, at)
@@ -262,6 +266,7 @@ func (s *Log) report(i Incident) {
 	}
 	s.count++
 	i.At, i.Number = time.Now(), s.count
+	s.OnIncident(i)
 	s.incidents = append(s.incidents, i)
 	if len(s.incidents) > mostIncidents {
 		s.incidents = slices.Delete(s.incidents, 0, 1)
@@ -409,6 +414,13 @@ func (s *Log) News() []Incident {
 	all := slices.Clone(s.incidents)
 	slices.Reverse(all)
 	return all
+}
+
+// Losses returns how many incidents there were, also those that are not kept any more.
+func (s *Log) Losses() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count
 }
 
 // mostText is the maximum of bytes of a description.

@@ -27,7 +27,7 @@ func TestSeenEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
 		var ends []string
-		s.OnEnd = func(sp *Record) { ends = append(ends, fmt.Sprint(sp.Fence, sp.End)) }
+		s.OnEnd = func(_ string, sp *Record) { ends = append(ends, fmt.Sprint(sp.Fence, sp.End)) }
 		s.take("x", "a", 1, 0)
 		time.Sleep(2 * time.Minute)
 		s.take("x", "b", 2, 0) // a's TTL is over
