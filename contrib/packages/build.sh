@@ -19,7 +19,7 @@ mkdir -p "${2:-dist}"
 folder=$(cd "${2:-dist}" && pwd)
 cd "$(dirname "$0")"
 arch=${GOARCH:-$(go env GOARCH)}
-config=$PWD/nfpm.yaml unit=$PWD/../systemd/distlock.service license=$PWD/../../LICENSE
+config=$PWD/nfpm.yaml unit=$PWD/../systemd/distlock.service license=$PWD/../../LICENSE reload=$PWD/reload.sh
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
@@ -32,10 +32,11 @@ for shell in bash zsh fish; do
 done
 gzip -9n "$stage"/man/*.1
 {
-	echo '# Write the URL of the backend to /etc/distlock/env, for root only: DISTLOCK_URL=redis://:password@localhost:6379/0'
+	echo '# Write the URL of the backend to /etc/distlock/url, for root only: redis://:password@localhost:6379/0'
 	sed 's|/usr/local/bin/|/usr/bin/|; 1,/^\[Unit\]/{ /^#/d }' "$unit"
 } >"$stage/distlock.service"
 cp "$license" "$stage/license"
+cp "$reload" "$stage/reload.sh"
 cat >"$stage/copyright" <<-'END'
 	Copyright: the distlock authors
 	License: Apache-2.0, see /usr/share/common-licenses/Apache-2.0

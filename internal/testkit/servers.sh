@@ -86,6 +86,7 @@ look() {
 	want curl DISTLOCK_TEST_CURL curl
 	want prometheus DISTLOCK_TEST_PROMTOOL promtool
 	want prometheus DISTLOCK_TEST_PROMETHEUS prometheus
+	want nginx-light DISTLOCK_TEST_NGINX nginx
 	want maven DISTLOCK_TEST_MAVEN mvn
 	want xz-utils DISTLOCK_TEST_XZ xz
 	want chromium-headless-shell DISTLOCK_TEST_CHROMIUM /usr/lib/chromium/chromium-headless-shell

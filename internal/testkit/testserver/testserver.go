@@ -190,6 +190,7 @@ var tools = map[string]*program{
 	"npm":     {name: "npm", env: "DISTLOCK_TEST_NPM", debian: "npm"},
 	"python3": {name: "python3", env: "DISTLOCK_TEST_PYTHON", debian: "python3"},
 	"curl":    {name: "curl", env: "DISTLOCK_TEST_CURL", debian: "curl"},
+	"nginx":   {name: "nginx", env: "DISTLOCK_TEST_NGINX", debian: "nginx-light"},
 
 	"prometheus": {name: "prometheus", env: "DISTLOCK_TEST_PROMETHEUS", debian: "prometheus"},
 }

@@ -207,6 +207,9 @@ func configuredURL() (string, error) {
 // configFiles returns the possible paths of a config file.
 func configFiles() []string {
 	var files []string
+	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); filepath.IsAbs(dir) { // of a service of systemd, by LoadCredential
+		files = append(files, filepath.Join(dir, "distlock.url"))
+	}
 	if dir := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
 		files = append(files, filepath.Join(dir, "distlock", "url"))
 	} else if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {

@@ -44,6 +44,7 @@ have changed; SIGHUP does no harm.
 
 With SIGTERM or SIGINT the server drains: /readyz answers 503, new acquires and all that wait
 are sent to the next server, and holds can be renewed and released until --drain is over.
+--health is for the probes of containers. systemd is notified (Type=notify).
 
 Exit codes: 0 after SIGTERM or SIGINT; 64 wrong usage, or a backend that can't be served; 69
 the backend is unreachable, or the address is in use.`
@@ -58,6 +59,7 @@ type serveOptions struct {
 	maxHolds, maxOpen   int
 	drain               time.Duration
 	log                 string
+	health              bool
 }
 
 // defaultListen is where serve listens without --listen.
@@ -73,7 +75,12 @@ func (a *app) serveCommand() *cobra.Command {
   distlock serve --listen unix:/run/distlock/distlock.sock
   distlock serve --listen 0.0.0.0:7077 --tls-cert tls.crt --tls-key tls.key --tokens tokens`,
 		Args: exactly(0, "flags only"),
-		RunE: func(*cobra.Command, []string) error { return a.serve(o) },
+		RunE: func(*cobra.Command, []string) error {
+			if o.health {
+				return a.health(o)
+			}
+			return a.serve(o)
+		},
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&o.listen, "listen", o.listen, "address, or unix:PATH for a socket of this user; may be given several times")
@@ -86,6 +93,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f.Var(number(&o.maxHolds, 1, 10_000_000), "max-holds", "most holds and places in queues of one identity that this server has granted")
 	f.Var(number(&o.maxOpen, 1, 1_000_000), "max-open", "most requests of one identity that wait")
 	f.Var(duration(&o.drain, true), "drain", "time from SIGTERM to the end of service")
+	f.BoolVar(&o.health, "health", false, "only ask the server of this host that has the same --listen and --tls-cert whether it is ready; exits with 0 or 69")
 	f.Var(choice(&o.log, "text", "json", "off"), "log", "form of the access log on the standard error")
 	return cmd
 }
@@ -154,6 +162,9 @@ func (a *app) serve(o *serveOptions) error {
 	for _, l := range listeners {
 		a.printf("%s serves %s\n", l.Addr(), b.Caps().Name)
 	}
+	if err := notify("READY=1"); err != nil {
+		complain("systemd was not notified", err)
+	}
 	return serveUntil(ctx, stop, s, listeners, o.drain, func(err error) { complain("the HTTP server", err) })
 }
 
@@ -198,6 +209,7 @@ func serveUntil(ctx context.Context, stop func(), s *server.Server, listeners []
 	case <-ctx.Done():
 		stop()
 	}
+	_ = notify("STOPPING=1")
 	bound, cancel := context.WithTimeout(context.Background(), drain+endTime)
 	defer cancel()
 	err := s.Drain(bound)

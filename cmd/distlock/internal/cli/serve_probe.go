@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// healthTime is how long a probe waits for an answer.
+const healthTime = 5 * time.Second
+
+// health asks the server on this host that was started with the same flags whether it is ready. A socket is asked rather
+// than an address, which may want a client certificate.
+func (a *app) health(o *serveOptions) error {
+	if len(o.listen) == 0 {
+		return usage("serve: --listen is empty; want an address, or no such flag")
+	}
+	address := o.listen[0]
+	if i := slices.IndexFunc(o.listen, func(l string) bool { return strings.HasPrefix(l, "unix:") }); i >= 0 {
+		address = o.listen[i]
+	}
+	scheme := "http"
+	path, isSocket := strings.CutPrefix(address, "unix:")
+	if !isSocket && o.cert != "" {
+		scheme = "https"
+	}
+	t := &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // this host is asked, and its certificate may have another name
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if isSocket {
+				return new(net.Dialer).DialContext(ctx, "unix", path)
+			}
+			return new(net.Dialer).DialContext(ctx, "tcp", reachable(address))
+		},
+	}
+	resp, err := (&http.Client{Transport: t, Timeout: healthTime}).Get(scheme + "://localhost/readyz")
+	if err != nil {
+		return exit(exitUnreachable, "serve --health: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return exit(exitUnreachable, "serve --health: %s answers %s", address, resp.Status)
+	}
+	return nil
+}
+
+// reachable returns an address at which this host reaches a server that listens on an address.
+func reachable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return net.JoinHostPort("localhost", port)
+	}
+	return address
+}
+
+// notify tells systemd the state of the service, if that has started it with Type=notify.
+func notify(state string) error {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return nil
+	}
+	c, err := net.Dial("unixgram", path) // package net knows names that begin with @
+	if err != nil {
+		return err
+	}
+	_, err = c.Write([]byte(state))
+	return cmp.Or(err, c.Close())
+}
