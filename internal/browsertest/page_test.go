@@ -185,6 +185,41 @@ func TestThousandLocks(t *testing.T) {
 	expect.Equal(t, p.eval("first.isConnected"), "true", "a row that had not changed was replaced")
 }
 
+// TestRenewal shows a renewal in the row of a lock, and in its card, without that these are replaced. A holder that can't be
+// asked has a button that says why.
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	b := deaf{memlock.New()}
+	r := start(t, b, server.Options{})
+	h := driver.Hold{Name: "job", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Hour}
+	must.Get(b.Acquire(t.Context(), driver.Request{Hold: h, Fences: 1}))(t)
+	h.TTL = 2 * time.Hour
+	for _, path := range []string{"/", "/lock?name=job"} {
+		p := r.open(path)
+		p.until("document.getElementById('live').classList.contains('on')")
+		p.eval("document.querySelector('[data-until]').mark = 'same'")
+		p.eval("window.before = Number(document.querySelector('[data-until]').dataset.until)")
+		must.OK(t, b.Renew(t.Context(), []driver.Hold{h})[0])
+		p.until("Number(document.querySelector('[data-until]').dataset.until) > before + 3000000")
+		p.until("document.querySelector('[data-until]').mark === 'same'")
+		if path != "/" {
+			p.shows("This backend can't ask a holder for its lock.")
+			p.until("document.querySelector('[id^=ask-]').disabled")
+		}
+		h.TTL += time.Hour
+	}
+}
+
+// deaf is a backend that can't ask holders.
+type deaf struct{ *memlock.Backend }
+
+// Caps returns what it can do.
+func (d deaf) Caps() driver.Caps {
+	c := d.Backend.Caps()
+	c.Revocable = 0
+	return c
+}
+
 // TestKeyboard uses the page without a mouse, in Chinese, and with little motion.
 func TestKeyboard(t *testing.T) {
 	r := start(t, memlock.New(), server.Options{})
