@@ -93,7 +93,7 @@ func TestManyCallsAreAnsweredApart(t *testing.T) {
 	t.Parallel()
 	r := start(t, memlock.New(), Options{})
 	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
-	body := manyOf("acquire", waiting("x", ownerB, 60_000), "acquire", hold("y", ownerB))
+	body := manyOf("acquire", waiting("x", ownerB, 60_000), "acquire", hold("y", driver.NewOwner()))
 	resp := must.Get(http.Post(r.http.URL+"/v1/calls", "application/json", strings.NewReader(body)))(t)
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)

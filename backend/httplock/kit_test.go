@@ -188,7 +188,7 @@ func openAll(t testing.TB, servers ...*fake) *Backend {
 	for _, f := range servers {
 		hosts = append(hosts, strings.TrimPrefix(f.URL, "http://"))
 	}
-	b := must.Get(Open(t.Context(), "http://"+strings.Join(hosts, ",")+"/"))(t)
+	b := must.Get(Open(t.Context(), "http://"+strings.Join(hosts, ",")+"/?timeout=1m"))(t) // a busy machine needs it
 	t.Cleanup(func() { b.Close() })
 	return b
 }
