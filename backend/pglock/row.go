@@ -283,6 +283,10 @@ type rowStatements struct{ take, contend, share, free, drop, rewrite, extend, aw
 // The setting ends with the statement, which is a transaction of its own.
 const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
+// unflushed lets a statement commit without waiting for the disk, or for standbys. It is for what a crash may take back: a release,
+// whose lock then ends with its TTL, and a place in the queue. A grant is flushed, and with it all that came before.
+const unflushed = "set_config('synchronous_commit', 'off', true) <> ''"
+
 // notifyIfWaiting notifies listeners, if there are any and no exclusive hold keeps them out. A release without listeners
 // should not pay for a notification. If there is a queue, only clients are notified whose places the change lets in, each on
 // its own channel; otherwise all are.
@@ -345,7 +349,7 @@ const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint,
 			',"ticket":' || rev + 1 || ',"since":' || {now} || ',"until":' || {now} + $6::bigint || $8::text || ']'
 		WHEN claimed <= {now} THEN NULL WHEN until > {now} THEN claims
 		WHEN strpos(claims, E'\n') > 0 THEN '[' || substr(claims, strpos(claims, E'\n') + 1) END,
-	claimed = CASE WHEN NOT {may} THEN greatest(claimed, {now} + $6::bigint) WHEN until > {now} OR strpos(claims, E'\n') > 0 THEN claimed ELSE 0 END
+	claimed = CASE WHEN NOT {may} AND {unflushed} THEN greatest(claimed, {now} + $6::bigint) WHEN until > {now} OR strpos(claims, E'\n') > 0 THEN claimed ELSE 0 END
 	WHERE k = $1::bytea AND number < {max} AND (kind = $3::smallint OR until <= {now} AND claimed <= {now})
 	AND (claimed <= {now} OR {lined claims}) AND ({may} OR $5::boolean AND NOT {mine} AND (claimed <= {now} OR strpos(claims, $7::text) = 0))
 	AND {bounded} RETURNING {mine}, {now}, {row}`
@@ -362,7 +366,7 @@ const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $9::smallint, lim = 
 	since = CASE WHEN may THEN 0 ELSE t.since END, until = CASE WHEN may THEN 0 ELSE t.until END, meta = CASE WHEN NOT may THEN t.meta END,
 	claims = pre || $7::text || $3::smallint || CASE WHEN may THEN ',"number":' || next ELSE ',"ticket":' || t.rev + 1 END
 		|| ',"since":' || {now} || ',"until":' || {now} + life || $8::text || post,
-	claimed = greatest(t.claimed, {now} + life)
+	claimed = CASE WHEN may OR {unflushed} THEN greatest(t.claimed, {now} + life) END
 	FROM (SELECT *, CASE WHEN may THEN $4::bigint ELSE $6::bigint END AS life
 		FROM (SELECT k, p, pre, post, greatest(number + 1, {now}) AS next, until <= {now} AND CASE WHEN $3::smallint = 3
 				THEN strpos(pre, '"mode":2,') = 0 ELSE length(pre) - length(replace(pre, E'\n', '')) < $10::integer END AS may
@@ -373,7 +377,7 @@ const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $9::smallint, lim = 
 
 // dropText removes a claim that has not ended.
 const dropText = `UPDATE {t} t SET rev = t.rev + 1, claims = nullif({without}, ''), claimed = CASE WHEN pre = '[' AND post = ']' THEN 0 ELSE t.claimed END
-	FROM {claims} s WHERE t.k = s.k AND p > 0 AND substring(substr(b, p) FROM '"until":([0-9]{1,18})')::bigint > {now}
+	FROM {claims} s WHERE t.k = s.k AND p > 0 AND {unflushed} AND substring(substr(b, p) FROM '"until":([0-9]{1,18})')::bigint > {now}
 	RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`
 
 // extendHolds returns a statement that renews holds, given how it treats locked rows.
@@ -391,7 +395,7 @@ func newRowStatements(table, channel string) *rowStatements {
 		for _, by := range []*strings.Replacer{
 			strings.NewReplacer("{notify}", notifyIfWaiting, "{claims}", claimText, "{without}", without),
 			strings.NewReplacer("{holds}", holdLines), lineParts, contendParts,
-			strings.NewReplacer("{lined b}", lined("b"), "{lined claims}", lined("claims"), "{bounded}", bounded, "{end}", endOfLine, "{mine}", "(until > {now} AND owner IS NOT DISTINCT FROM $2::text)"),
+			strings.NewReplacer("{lined b}", lined("b"), "{lined claims}", lined("claims"), "{bounded}", bounded, "{unflushed}", unflushed, "{end}", endOfLine, "{mine}", "(until > {now} AND owner IS NOT DISTINCT FROM $2::text)"),
 			strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{row}", rowColumns(), "{max}", fmt.Sprint(int64(sqlrow.MaxNumber))),
 		} {
 			sql = by.Replace(sql)
@@ -408,7 +412,7 @@ func newRowStatements(table, channel string) *rowStatements {
 		share:   strings.ReplaceAll(fill(shareText), "{own}", "$7::text"),
 		drop:    strings.ReplaceAll(fill(dropText), "{own}", "$2::text"),
 		free: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
-	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
+	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} AND {unflushed} RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
 		rewrite: fill(`UPDATE {t} SET claims = replace(claims, $2::text, $3::text), claimed = greatest(claimed, $4::bigint),
 	number = greatest(number, $5::bigint), rev = rev + 1
 	WHERE k = $1::bytea AND claimed > {now} AND {now} BETWEEN $6::bigint AND $7::bigint AND strpos(claims, $2::text) > 0 AND {bounded}`),

@@ -37,8 +37,9 @@ func poolSettings(opts *Options) settings {
 	case opts.Level == Transaction: // the caller's work may join, and has the user's own timeouts
 	case opts.Strategy == Advisory:
 		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", "0"})
-	default: // for a locked table, then for a row
-		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", fmt.Sprint((sqlrow.LateTime / 3).Milliseconds())})
+	default: // for a locked table, then for a row; and each statement finds its row by the key, whatever the values are
+		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", fmt.Sprint((sqlrow.LateTime / 3).Milliseconds())},
+			[2]string{"plan_cache_mode", "force_generic_plan"})
 	}
 	return s
 }
