@@ -269,3 +269,28 @@ func TestLaneEndsWithContext(t *testing.T) {
 		t.Errorf("%d entries for calls in progress are left", n)
 	}
 }
+
+// A try beside a waiter of its process writes nothing for the first place, whose turn that waiter's attempts limit.
+func TestTryLeavesTheTurnToWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		b := startWith(t, f, newTestNotifier())
+		holder, first, second, reader := asks("lock", driver.Write), asks("lock", driver.Write), asks("lock", driver.Write), asks("lock", driver.Read)
+		first.Queue, second.Queue = true, true
+		must.Get(b.Acquire(t.Context(), holder))(t)
+		w := watching(t, b, second)
+		defer w.Close()
+		expect.Be(t, taking(t, b, first)(), driver.ErrHeld)
+		expect.Be(t, taking(t, b, second)(), driver.ErrHeld)
+		must.OK(t, giving(t, b, holder)())
+		f.counted()
+		expect.Be(t, taking(t, b, reader)(), driver.ErrHeld)
+		if got := f.counted(); got["swap"] != 0 {
+			t.Errorf("a try takes %v", got)
+		}
+		expect.Be(t, taking(t, b, second)(), driver.ErrHeld)
+		if got := f.counted(); got["swap"] != 1 {
+			t.Errorf("a waiter's attempt takes %v: the first place's turn has no end", got)
+		}
+	})
+}
