@@ -154,7 +154,7 @@ var (
 		{name: "raw INSERT, DELETE", open: rawMySQL(connections, newInsertDeleteMySQL)},
 	}, mysqlOurs)
 	// With many clients each has one connection.
-	mysqlRemote   = []contender{{name: mysqlGetLock.name, open: rawMySQL(1, newGetLock)}, mysqlOurs[0]}
+	mysqlRemote   = join([]contender{{name: mysqlGetLock.name, open: rawMySQL(1, newGetLock)}}, mysqlOurs)
 	mysqlTogether = join([]contender{mysqlUpdate, mysqlGetLock, mysqlForUpdate}, mysqlOurs)
 )
 
@@ -180,7 +180,7 @@ var (
 		postgresForUpdate,
 		{name: "raw INSERT, DELETE", open: rawPostgres(connections, newInsertDeletePostgres)},
 	}
-	postgresRemote   = []contender{{name: postgresAdvisory.name, open: rawPostgres(1, newAdvisory)}, postgresOurs[0]}
+	postgresRemote   = join([]contender{{name: postgresAdvisory.name, open: rawPostgres(1, newAdvisory)}}, postgresOurs)
 	postgresAlone    = join(postgresRaw, postgresOurs, cirelloDefault)
 	postgresFighting = join(postgresRaw, postgresOurs, cirelloQuick)
 	postgresTogether = join([]contender{postgresUpdate, postgresAdvisory, postgresForUpdate}, postgresOurs, cirelloQuick)

@@ -32,21 +32,40 @@ func measureReadWrite(r *rig, c contender, n int) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, cl := range clients { // its statements are prepared
-		for _, m := range []mutex{cl.(rwClient).shared(freshName()), cl.(rwClient).sole(freshName())} {
-			if err := pair(context.Background(), m); err != nil {
-				return nil, err
-			}
-		}
+	// What only waiters need is opened and prepared before.
+	if _, _, err := competeReadWrite(clients, freshName(), time.Duration(n)*turnsTime(r.at)/4); err != nil {
+		return nil, err
 	}
 	before, err := r.usage(c)
 	if err != nil {
 		return nil, err
 	}
-	name := freshName()
-	var writers histogram
+	t, longestWrite, err := competeReadWrite(clients, freshName(), max(r.time, time.Duration(n)*turnsTime(r.at)))
+	if err != nil {
+		return nil, err
+	}
+	after, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	total, writes := float64(t.total()), 0.
+	for _, each := range t.Each[:rwWriters] {
+		writes += float64(each)
+	}
+	return figures{
+		{"acq/s", t.rate()},
+		{"writes/s", writes / t.Elapsed.Seconds()},
+		{"longest write wait ms", millis(longestWrite)},
+		{longest, millis(t.Times.Max)},
+		{"commands/acq", float64(after.sent-before.sent) / total},
+		{"server-µs/acq", micros(after.cpu-before.cpu) / total},
+	}, nil
+}
+
+// competeReadWrite has the first clients write, and the others read. It returns the longest wait of a writer.
+func competeReadWrite(clients []client, name string, d time.Duration) (t *tally, longestWrite time.Duration, err error) {
 	var writing guard
-	t, err := during(max(r.time, time.Duration(n)*turnsTime(r.at)), n, func(ctx context.Context, g int, w *worker) error {
+	t, err = during(d, len(clients), func(ctx context.Context, g int, w *worker) error {
 		cl := clients[g].(rwClient)
 		m, writes := cl.shared(name), g < rwWriters
 		if writes {
@@ -63,7 +82,7 @@ func measureReadWrite(r *rig, c contender, n int) (figures, error) {
 				if err := writing.enter(m); err != nil {
 					return err
 				}
-				writers.add(took) // the lock guards this
+				longestWrite = max(longestWrite, took) // the lock guards this
 			}
 			time.Sleep(remoteHold)
 			if writes {
@@ -75,23 +94,5 @@ func measureReadWrite(r *rig, c contender, n int) (figures, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	after, err := r.usage(c)
-	if err != nil {
-		return nil, err
-	}
-	total, writes := float64(t.total()), 0.
-	for _, each := range t.Each[:rwWriters] {
-		writes += float64(each)
-	}
-	return figures{
-		{"acq/s", t.rate()},
-		{"writes/s", writes / t.Elapsed.Seconds()},
-		{"longest write wait ms", millis(writers.Max)},
-		{longest, millis(t.Times.Max)},
-		{"commands/acq", float64(after.sent-before.sent) / total},
-		{"server-µs/acq", micros(after.cpu-before.cpu) / total},
-	}, nil
+	return t, longestWrite, err
 }

@@ -46,6 +46,10 @@ func measureRemote(r *rig, c contender, n int) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What only waiters need is opened and prepared before.
+	if _, _, err := competeRemotely(clients, freshName(), time.Duration(n)*turnsTime(r.at)/4); err != nil {
+		return nil, err
+	}
 	before, err := r.usage(c)
 	if err != nil {
 		return nil, err

@@ -45,11 +45,13 @@ var scenarios = slices.Concat(redisScenarios, valkeyScenarios, etcdScenarios(onE
 // growth shows what waiters, names and leases cost as they become more.
 var growth = slices.Concat(
 	remotes(onRedis, remoteOnRedis, 1, 4, 16, 64, 256),
-	remotes(onEtcd, []contender{distlockEtcd, mutexPeer}, 2, 4, 8, 16),
-	remotes(onZooKeeper, zooKeeperTogether, 2, 4, 8, 16),
+	remotes(onEtcd, []contender{distlockEtcd, mutexPeer}, 1, 2, 4, 8, 16, 64),
+	remotes(onZooKeeper, zooKeeperTogether, 1, 2, 4, 8, 16, 64),
 	remotes(onPostgres, postgresRemote, 1, 4, 16, 64), remotes(onMariaDB, mysqlRemote, 1, 4, 16, 64),
-	[]scenario{readWrite("readwrite", onPostgres, 8, postgresOurs[:1]), readWrite("readwrite", onMariaDB, 8, mysqlOurs[:1])},
+	remotes(onSQLite, sqliteAll[1:], 1, 4, 16, 64),
 	[]scenario{readWrite("readwrite/8", onRedis, 8, remoteOnRedis[:1]), readWrite("readwrite/40", onRedis, 40, remoteOnRedis[:1])},
+	[]scenario{readWrite("readwrite", onEtcd, 8, []contender{distlockEtcd}), readWrite("readwrite", onZooKeeper, 8, zooKeeperTogether[:1])},
+	[]scenario{readWrite("readwrite", onPostgres, 8, postgresOurs[:1]), readWrite("readwrite", onMariaDB, 8, mysqlOurs[:1]), readWrite("readwrite", onSQLite, 8, sqliteAll[1:])},
 	[]scenario{local(10), local(100), local(1000), local(10_000)},
 	[]scenario{manyNames(1), manyNames(100), manyNames(10_000), manyNames(1_000_000)},
 	[]scenario{leasesOf(1000), leasesOf(10_000), leasesOf(100_000)},

@@ -15,9 +15,10 @@ type section struct {
 
 var sections = []section{
 	{
-		title:    "Waiters in other processes",
-		text:     "Each waiter is a client of its own, and each holder keeps the lock for a millisecond. A round takes at least 10 ms for each client, and 100 ms where it is not on Redis. On databases each client has a pool of its own, and *commands* are statements. *Fewest* and *most turns* are those of one client: where the fewest are 0 a client got nothing, and peers that poll need few commands since most of their clients sleep.",
-		families: []string{"redis/remote", "etcd/remote", "zookeeper/remote", "postgres/remote", "mysql/remote", "redis/readwrite", "postgres/readwrite", "mysql/readwrite"},
+		title: "Waiters in other processes",
+		text:  "Each waiter is a client of its own, and each holder keeps the lock for a millisecond. A round takes at least 10 ms for each client, and 100 ms where it is not on Redis. On databases each client has a pool of its own, and *commands* are statements. *Fewest* and *most turns* are those of one client: where the fewest are 0 a client got nothing, and peers that poll need few commands since most of their clients sleep.",
+		families: []string{"redis/remote", "etcd/remote", "zookeeper/remote", "postgres/remote", "mysql/remote", "sqlite/remote",
+			"redis/readwrite", "etcd/readwrite", "zookeeper/readwrite", "postgres/readwrite", "mysql/readwrite", "sqlite/readwrite"},
 	},
 	{
 		title:    "Waiters in one process",
