@@ -359,6 +359,9 @@ func (c *client) judge(resp *http.Response, s *endpoint, success int) error {
 	}
 	notLetIn := p.Kind == httpwire.Denied || p.Kind == httpwire.Unsent
 	switch {
+	case p.Kind == "" && resp.StatusCode == http.StatusNotFound && strings.HasSuffix(resp.Request.URL.Path, callsPath): // an older server has taken the place of the one that was asked
+		s.verified.Store(false)
+		return driver.Unsent(notOurs(resp))
 	case p.Kind == "" || p.Kind == httpwire.OK || name == "" && !notLetIn:
 		return notOurs(resp)
 	case p.Detail == "":

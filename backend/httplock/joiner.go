@@ -18,6 +18,8 @@ import (
 )
 
 const (
+	callsPath = "/v1/calls"
+
 	// requestsAtOnce is how many requests of joined calls are under way. More of them have fewer calls each.
 	requestsAtOnce = 2
 
@@ -25,8 +27,8 @@ const (
 	joinTime = 20 * time.Millisecond
 )
 
-// joiner sends an acquire or a release at once if few are under way. Those that come meanwhile are joined in one
-// request. The server answers each of them as soon as it is over.
+// joiner sends an acquire or a release at once if few are under way, or if the server does not join calls. Those that come
+// meanwhile are joined in one request. The server answers each of them as soon as it is over.
 type joiner struct {
 	client   *client
 	life     context.Context // of the requests
@@ -43,6 +45,7 @@ type joinedCall struct {
 	q    request
 	many *manyCalls  // of which it is one; nil: none yet. The joiner's mu guards it
 	done chan called // has what became of it
+	over atomic.Bool // its caller does not wait any more
 }
 
 // called is what became of a call that has waited.
@@ -127,7 +130,10 @@ func (j *joiner) alone(ctx context.Context, q request, g *httpwire.Grant, check 
 func (j *joiner) begin(op string, q request, a *called) *joinedCall {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.busy < requestsAtOnce {
+	switch {
+	case j.server() == nil:
+		return nil
+	case j.busy < requestsAtOnce:
 		j.busy++
 		a.slot = j.newSlot()
 		return nil
@@ -135,6 +141,15 @@ func (j *joiner) begin(op string, q request, a *called) *joinedCall {
 	c := &joinedCall{op: op, q: q, done: make(chan called, 1)}
 	j.queue = append(j.queue, c)
 	return c
+}
+
+// server returns the server in use, or nil if that is not known to join calls.
+func (j *joiner) server() *endpoint {
+	s := j.client.servers[j.client.current.Load()]
+	if !s.joins.Load() || !s.verified.Load() {
+		return nil
+	}
+	return s
 }
 
 // leave ends the wait of a call whose ctx has ended.
@@ -146,7 +161,7 @@ func (j *joiner) leave(ctx context.Context, c *joinedCall) error {
 	}
 	j.mu.Unlock()
 	if many != nil {
-		many.left()
+		many.left(c)
 		j.client.leave(ctx, many.server)
 		return tried{{many.server, noAnswer(ctx, ctx.Err())}}
 	}
@@ -160,13 +175,18 @@ func (j *joiner) leave(ctx context.Context, c *joinedCall) error {
 func (j *joiner) next() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s := j.client.servers[j.client.current.Load()]
-	switch {
+	switch s := j.server(); {
 	case len(j.queue) == 0:
 		j.busy--
-	case len(j.queue) == 1 || !s.joins.Load() || !s.verified.Load():
+	case s == nil:
+		for _, c := range j.queue {
+			c.done <- called{alone: true}
+		}
+		j.queue = nil
+		j.busy--
+	case len(j.queue) == 1:
 		j.queue[0].done <- called{alone: true, slot: j.newSlot()}
-		j.queue = slices.Delete(j.queue, 0, 1)
+		j.queue = nil
 	default:
 		go j.take(s).send(j.newSlot())
 	}
@@ -191,7 +211,7 @@ type manyCalls struct {
 	client  *client
 	server  *endpoint
 	calls   []*joinedCall
-	waiting atomic.Int32 // callers
+	waiting atomic.Int32 // callers without an answer
 	ctx     context.Context
 	cancel  context.CancelFunc
 	text    bytes.Buffer
@@ -217,9 +237,9 @@ func (m *manyCalls) add(c *joinedCall) bool {
 	return true
 }
 
-// left notes that a caller has gone. The last one ends the request.
-func (m *manyCalls) left() {
-	if m.waiting.Add(-1) == 0 {
+// left notes that a caller has gone, or has its answer. The last one ends the request.
+func (m *manyCalls) left(c *joinedCall) {
+	if !c.over.Swap(true) && m.waiting.Add(-1) == 0 {
 		m.cancel()
 	}
 }
@@ -229,7 +249,7 @@ func (m *manyCalls) send(s *slot) {
 	defer m.cancel()
 	defer s.free()
 	m.text.WriteString(callsEnd)
-	q := request{method: http.MethodPost, path: "/v1/calls", body: m.text.Bytes(), status: http.StatusOK}
+	q := request{method: http.MethodPost, path: callsPath, body: m.text.Bytes(), status: http.StatusOK}
 	for _, c := range m.calls {
 		if c.q.secret != "" {
 			q.secret = c.q.secret
@@ -249,14 +269,15 @@ func (m *manyCalls) send(s *slot) {
 
 // failed gives the calls the error of the request.
 func (m *manyCalls) failed(err error) {
+	if !isFact(err) {
+		m.client.leave(m.ctx, m.server)
+	}
 	a := called{err: err}
 	switch {
 	case errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld):
 		a.err = errors.New(err.Error()) // about all of them at once: no server says that
 	case errors.Is(err, driver.ErrUnsent) || driver.Final(err):
 		a = called{alone: true}
-	default:
-		m.client.leave(m.ctx, m.server)
 	}
 	for _, c := range m.calls {
 		c.done <- a
@@ -268,7 +289,7 @@ func (m *manyCalls) read(body io.Reader, s *slot) {
 	lines := json.NewDecoder(io.LimitReader(body, maxAnswer))
 	answered := make([]bool, len(m.calls))
 	why := errNoLine
-	for range m.calls {
+	for n := range m.calls {
 		var line struct {
 			Index   int              `json:"index"`
 			Outcome httpwire.Kind    `json:"outcome"`
@@ -288,7 +309,10 @@ func (m *manyCalls) read(body io.Reader, s *slot) {
 		s.free()
 		answered[line.Index] = true
 		c := m.calls[line.Index]
-		c.done <- m.answer(c, line.Grant, line.Problem)
+		c.done <- m.answer(line.Grant, line.Problem)
+		if n < len(m.calls)-1 { // else the end of the answer follows
+			m.left(c)
+		}
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1)) // the end, after which the connection can be used again
 	for i, c := range m.calls {
@@ -300,15 +324,13 @@ func (m *manyCalls) read(body io.Reader, s *slot) {
 }
 
 // answer returns what a line says about its call.
-func (m *manyCalls) answer(c *joinedCall, grant httpwire.Grant, p httpwire.Problem) called {
+func (m *manyCalls) answer(grant httpwire.Grant, p httpwire.Problem) called {
 	if p.Kind == "" {
 		return called{grant: grant}
 	}
 	err := p.Err()
 	switch {
-	case errors.Is(err, httpwire.ErrDenied):
-		err = m.client.denied(err, c.q)
-	case errors.Is(err, driver.ErrUnsent) && !errors.Is(err, driver.ErrSpent):
+	case errors.Is(err, httpwire.ErrDenied), errors.Is(err, driver.ErrUnsent) && !errors.Is(err, driver.ErrSpent):
 		return called{alone: true} // it finds the server that can help
 	case !isFact(err):
 		m.client.leave(m.ctx, m.server)

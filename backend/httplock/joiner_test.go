@@ -99,8 +99,8 @@ func TestJoinedCalls(t *testing.T) {
 		}
 		return refused(i, httpwire.Kind(c.Acquire.Name))
 	})
-	errs := acquireAll(t, b, free, "ok", "held", "invalid", "unsupported", "unknown", "denied")
-	for name, want := range map[string]error{"ok": nil, "held": driver.ErrHeld, "invalid": driver.ErrInvalid, "unsupported": driver.ErrUnsupported, "denied": driver.ErrUnsent} {
+	errs := acquireAll(t, b, free, "ok", "held", "invalid", "unsupported", "unknown")
+	for name, want := range map[string]error{"ok": nil, "held": driver.ErrHeld, "invalid": driver.ErrInvalid, "unsupported": driver.ErrUnsupported} {
 		expect.Be(t, errs[name], want, name)
 	}
 	noFact(t, "unknown", errs["unknown"])
@@ -108,18 +108,6 @@ func TestJoinedCalls(t *testing.T) {
 	_, err := b.Acquire(t.Context(), requestFor("lone"))
 	expect.OK(t, err)
 	expect.Equal(t, f.called("/v1/acquire"), 1, "a call that is alone")
-}
-
-// A server that does not know joined calls gets each by itself.
-func TestServersThatDoNotJoin(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	f.set(func() { f.joins = 0 })
-	b, free := busy(t, f)
-	for name, err := range acquireAll(t, b, free, "a", "b", "c") {
-		expect.OK(t, err, name)
-	}
-	expect.Equal(t, fmt.Sprint(f.called("/v1/calls"), f.called("/v1/acquire")), "0 3")
 }
 
 // What a server says that it has not done goes to the next one, and nothing else does.
@@ -283,4 +271,91 @@ func TestCallersOfJoinedCallsGo(t *testing.T) {
 		noFact(t, "a call that was sent", <-errs)
 	}
 	<-ended
+}
+
+// The last caller that waits for an answer ends the request when it goes: those that were answered wait for nothing.
+func TestLastCallerOfJoinedCallsGoes(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b, free := busy(t, f)
+	ended := make(chan struct{})
+	f.answer("/v1/calls", func(w http.ResponseWriter, r *http.Request) {
+		f.mark(w)
+		fmt.Fprintln(w, granted(0))
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		close(ended)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := make(chan error, 2)
+	for range 2 {
+		go func() { _, err := b.Acquire(ctx, requestFor("x")); errs <- err }()
+	}
+	eventually(t, "calls wait", func() bool { return b.waits() == 2 })
+	free()
+	expect.OK(t, <-errs)
+	cancel()
+	noFact(t, "the silent call", <-errs)
+	select {
+	case <-ended:
+	case <-soon(t).Done():
+		t.Error("the request goes on, with no one who waits for it")
+	}
+}
+
+// A server that does not know joined calls, such as an older one, has as many requests at once as there are calls.
+func TestServersThatDoNotJoin(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.set(func() { f.joins = 0 })
+	b := openAll(t, f)
+	b.joiner.patience = time.Hour
+	const calls = 3 * requestsAtOnce
+	end := make(chan struct{})
+	f.answer("/v1/acquire", func(http.ResponseWriter, *http.Request) { <-end })
+	done := make(chan error, calls)
+	for range calls {
+		go func() { _, err := b.Acquire(t.Context(), requestFor("x")); done <- err }()
+	}
+	eventually(t, "all are under way", func() bool { return f.called("/v1/acquire") == calls })
+	close(end)
+	for range calls {
+		<-done
+	}
+}
+
+// A server that was replaced by an older one says that it does not know the call: nothing was done.
+func TestJoinedCallsAtAnOlderServer(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b, free := busy(t, f)
+	f.answer("/v1/calls", http.NotFound)
+	for name, err := range acquireAll(t, b, free, "a", "b") {
+		expect.OK(t, err, name)
+	}
+	expect.Equal(t, fmt.Sprint(f.called("/v1/calls"), f.called("/v1/acquire")), "1 2")
+}
+
+// A server that can't be reached is tried once for all calls of a request.
+func TestJoinedCallsLeaveAServerThatIsOff(t *testing.T) {
+	t.Parallel()
+	f, next := newFake(t), newFake(t)
+	b, free := busy(t, f, next)
+	f.answer("/v1/calls", f.problem(httpwire.Unsent))
+	for name, err := range acquireAll(t, b, free, "a", "b") {
+		expect.OK(t, err, name)
+	}
+	expect.Equal(t, fmt.Sprint(f.called("/v1/acquire"), next.called("/v1/acquire")), "0 2")
+}
+
+// A right that another server knows already is looked for there, as for a call that is alone.
+func TestDeniedJoinedCallsGoOn(t *testing.T) {
+	t.Parallel()
+	f, next := newFake(t), newFake(t)
+	b, free := busy(t, f, next)
+	f.answer("/v1/acquire", f.problem(httpwire.Denied))
+	f.many(func(i int, c httpwire.Call) string { return refused(i, httpwire.Denied) })
+	for name, err := range acquireAll(t, b, free, "a", "b") {
+		expect.OK(t, err, name)
+	}
 }
