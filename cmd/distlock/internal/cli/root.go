@@ -77,7 +77,8 @@ a service on one of them, shows who holds which locks, and checks the server tha
 
 The server's URL comes from --url, from the environment variable ` + urlVariable + `, or from a
 config file with that one line: a service's credential distlock.url (LoadCredential of
-systemd), ~/.config/distlock/url or /etc/distlock.url, which cron Examples: redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181,
+systemd), ~/.config/distlock/url or /etc/distlock.url, which cron jobs see too. Examples:
+redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181,
 mysql://user:password@localhost:3306/app, postgres://user:password@localhost:5432/app,
 sqlite:/path/to/locks.db, and http://localhost:7077 for a server ("distlock serve"). Without a
 URL, or with --local, the locks are stored in a SQLite file in the user's state directory.
