@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -146,4 +147,45 @@ func TestManyCallsWithAPanic(t *testing.T) {
 	expect.Equal(t, fmt.Sprint(all[0].Outcome, all[1].Outcome), "unknownok")
 	r.http.Close()
 	expect.Equal(t, strings.Contains(log.String(), "a bug in distlock"), true, "logged")
+}
+
+// A server that drains ends the calls that wait, and lets the others of the request be.
+func TestManyCallsWhileTheServerDrains(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	body := manyOf("acquire", waiting("x", ownerB, 60_000), "acquire", hold("y", ownerA))
+	resp := must.Get(http.Post(r.http.URL+"/v1/calls", "application/json", strings.NewReader(body)))(t)
+	defer resp.Body.Close()
+	r.await("x", 1)
+	must.OK(t, r.s.Drain(t.Context()))
+	text := must.Get(io.ReadAll(resp.Body))(t)
+	all := outcomes(t, string(text), 2)
+	expect.Equal(t, fmt.Sprint(all[0].Outcome, all[0].Problem.Status, all[1].Outcome), "unsent503ok")
+	all = outcomes(t, r.wants(200, "", "POST", "/v1/calls", manyOf("acquire", hold("z", ownerB), "release", hold("y", ownerA))), 2)
+	expect.Equal(t, fmt.Sprint(all[0].Outcome, all[1].Outcome), "unsentok", "holds are released still")
+}
+
+// A request whose text is wrong does nothing of what it asks for.
+func TestManyCallsAllOrNone(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	good := `{"acquire":` + hold("x", ownerA) + `}`
+	for want, body := range map[string]string{
+		"want 1 to 256":       `{"calls":[` + good + strings.Repeat(`,{}`, 10_000) + `]}`,
+		"described":           `{"calls":[` + good + `,{"renew":{}}]}`,
+		"after the JSON":      `{"calls":[` + good + `]}{}`,
+		"twice":               `{"calls":[` + good + `],"calls":[` + good + `]}`,
+		"not UTF-8":           "{\"calls\":[" + good + ",{\"acquire\":{\"name\":\"\xff\"}}]}",
+		"has more than 20971": `{"calls":[` + good + `,{"acquire":{"name":"` + strings.Repeat("n", httpwire.MaxRenewal) + `"}}]}`,
+	} {
+		status := 400
+		if strings.HasPrefix(want, "has more") {
+			status = 413
+		}
+		r.wants(status, want, "POST", "/v1/calls", body)
+	}
+	expect.Equal(t, r.s.quota.allHolds(), 0)
+	long := outcomes(t, r.wants(200, "", "POST", "/v1/calls", manyOf("acquire", hold(strings.Repeat("n", httpwire.MaxName+1), ownerB), "acquire", hold("x", ownerA))), 2)
+	expect.Equal(t, fmt.Sprint(long[0].Outcome, long[1].Outcome), "invalidok", "a name that is too long")
 }

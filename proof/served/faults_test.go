@@ -100,7 +100,7 @@ func fail(t *testing.T, store string, ttl time.Duration, turns int) {
 		}
 	}
 	faults.Go(func() { c.breakAll(ctx) })
-	for holds := 0; (holds < turns || c.rounds.Load() < leastRounds) && !t.Failed(); holds, _ = c.check.Holds() {
+	for holds := 0; (holds < turns || c.rounds.Load() < leastRounds || !c.shows()) && !t.Failed(); holds, _ = c.check.Holds() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	took := time.Since(began)
@@ -246,9 +246,13 @@ func (c *campaign) judge(store driver.Inspector, atLeast int, took time.Duration
 	c.mu.Lock() // a release without an answer is retried still
 	defer c.mu.Unlock()
 	t.Logf("%d servers killed, %d messages lost, outcomes: %v", c.rounds.Load(), lost, c.outcomes)
-	if c.outcomes["acquire unknown"] == 0 || c.outcomes["renew unknown"] == 0 {
-		t.Error("the faults were too few to show anything")
-	}
+}
+
+// shows reports whether the faults were enough to show anything.
+func (c *campaign) shows() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.outcomes["acquire unknown"] > 0 && c.outcomes["renew unknown"] > 0
 }
 
 // remote is a server in a process of its own. One goroutine at a time may use it.
