@@ -62,8 +62,11 @@ class CutShortTest(ServedTest):
             self.assertEqual("interrupted\n", p.communicate()[0])
         self.free()
 
-    def interrupted(self, step):
-        """Interrupts with locks.lock(…) at each instruction, but for those between. Nothing is left."""
+    def interrupted(self, step, also=()):
+        """Interrupts with locks.lock(…) at each instruction, but for those between. Nothing is left.
+
+        Interrupts come in the package's code, and in that of the modules that are named.
+        """
         logging.getLogger("distlock").setLevel(logging.ERROR)
         self.addCleanup(logging.getLogger("distlock").setLevel, logging.NOTSET)
         locks, at, names = self.client(), 1, []
@@ -74,7 +77,7 @@ class CutShortTest(ServedTest):
 
             def trace(frame, event, _):
                 nonlocal count
-                if "distlock" not in frame.f_code.co_filename:
+                if not any(m in frame.f_code.co_filename for m in ("distlock", *also)):
                     return None
                 frame.f_trace_opcodes = True
                 count += 1
@@ -101,7 +104,37 @@ class CutShortTest(ServedTest):
         self.assertEqual([], [n for n in names if locks.locked(n)])
 
     def test_an_interrupt_leaves_nothing(self):
-        self.interrupted(29)
+        self.interrupted(29, ("threading.py", "concurrent"))
+
+    def test_an_interrupted_wait_for_the_loss_stops_no_renewal(self):
+        locks, leases, at = self.client(), [], 1
+        while True:
+            leases.append(locks.lock(f"{self.name}/{at}", ttl=3, renew=False))
+            count = 0
+
+            def trace(frame, event, _):
+                nonlocal count
+                frame.f_trace_opcodes = True
+                count += 1
+                if count == at:
+                    raise KeyboardInterrupt
+                return trace
+
+            over = False
+            try:
+                sys.settrace(trace)
+                try:
+                    leases[-1].lost.wait(0)
+                finally:
+                    sys.settrace(None)
+                over = True
+            except (KeyboardInterrupt, RuntimeError):
+                pass
+            if over and count < at:
+                break
+            at += 3
+        self.assertGreater(at, 20)
+        eventually(lambda: all(lease.lost.is_set() for lease in leases), "the loss")
 
 
 if __name__ == "__main__":

@@ -187,7 +187,8 @@ class Client:
         if hold.task is None:
             hold.end("failed")  # before it has begun
         elif not hold.task.done():
-            hold.task.cancel()  # it releases what it may have
+            if hold.end("failed"):  # once, since another cancellation would disturb it
+                hold.task.cancel()  # it releases what it may have
             return cast("asyncio.Task[Any]", hold.task)
         elif hold in self._renewals.holds and hold.end(why):
             self._renewals.holds.discard(hold)
@@ -263,6 +264,9 @@ class Client:
     def _over(self, hold: Hold, why: str) -> None:
         if why == "lost":
             self.lose(hold)
+            if hold in self._renewals.holds:  # kept for min_hold
+                self._renewals.holds.discard(hold)
+                self._event("released", hold, hold.since)
         elif why == "forgotten":
             self.drop(hold)
         else:  # min_hold is over
@@ -274,11 +278,10 @@ class Client:
         return self.run(self._finish(hold.key(), max(hold.deadline, time.monotonic()), patience(hold.terms.ttl)))
 
     def lose(self, hold: Hold) -> None:
-        if hold.end("lost"):
-            self.was_lost(hold)
-
-    def was_lost(self, hold: Hold) -> None:
-        """Tells all who have to know that a hold is lost."""
+        """Ends a hold that is lost, and tells all who have to know. A caller who was interrupted may have begun with that."""
+        hold.end("lost")
+        if hold.ended != "lost" or hold not in self._renewals.holds:
+            return
         self._renewals.holds.discard(hold)
         hold.lost.set()
         self._event("lost", hold, hold.since)

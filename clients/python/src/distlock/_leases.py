@@ -33,7 +33,7 @@ class Lease(BaseLease):
     def _expired(self, hold: Hold) -> None:
         if hold.end("lost"):
             hold.lost.set()
-            self._worker.submit(self._worker.client.was_lost, hold)
+            self._worker.submit(self._worker.client.lose, hold)
 
     def extend(self, ttl: float) -> None:
         """Renews the lease now, so that it lives for ttl seconds at least. Later renewals are as before.

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, TypeVar, ca
 
 from ._client import ASIDE, Client, again, standing
 from ._errors import Error, Event, Held, Holder, Unavailable
+from ._flag import Flag
 from ._hold import Hold, nested, sorted_names
 from ._leases import Lease, Leases
 from ._secrets import Certificates, Token
@@ -144,7 +145,7 @@ class Locks:
         Raises Lost if one is lost while another is waited for.
         """
         terms = Terms(ttl, wait, mode, limit, meta, min_hold, renew, False, on_lost)
-        worker, lost = self._work(), threading.Event()
+        worker, lost = self._work(), Flag()
         leases = [self._new(worker, name, terms, lost) for name in sorted_names(names)]
         try:
             worker.run(worker.client.take_all, [lease._hold for lease in leases])
@@ -265,7 +266,7 @@ class Locks:
             outer = nested(self._known().get(name), terms)
             if outer is not None:
                 return Lease(self, worker, outer)
-        lease = self._new(worker, name, terms, threading.Event())
+        lease = self._new(worker, name, terms, Flag())
         try:
             worker.wait(worker.client.take, lease._hold)
             self._know(lease)
@@ -279,7 +280,6 @@ class Locks:
         self._begin()
         if worker is not None:
             for hold in worker.client.holds:
-                hold.lost = threading.Event()  # the old one may be in use by a thread that is not in the child
                 hold.lost.set()
             worker.abandon()
 

@@ -105,7 +105,6 @@ class Renewals:
                 hold.due = NEVER
         elif kind == "lost":
             hold.gone = True
-            self.holds.discard(hold)
             self._over(hold, "lost")
         else:
             hold.due = time.monotonic() + hold.terms.ttl / 30

@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import concurrent.futures
 import os
 import queue
 import threading
@@ -12,9 +11,11 @@ from typing import Any, Callable, Coroutine, List, Optional
 
 from ._client import Client, log
 from ._errors import Event, Unavailable
+from ._flag import Flag
 from ._hold import BaseLease
 
 _OURS = "distlock"  # begins the names of this package's threads
+_CLOSED = "the client was closed"
 SLICE = 0.5 if os.name == "nt" else 5.0  # seconds for which a thread waits before it looks whether the worker lives, and, in
 # Windows, whether it is interrupted
 
@@ -43,15 +44,19 @@ class Worker:
 
     def wait(self, begin: Callable[..., "asyncio.Task[Any]"], *args: Any, timeout: Optional[float] = None) -> Any:
         """Lets the loop begin a task, and waits for its result."""
-        done: "concurrent.futures.Future[Any]" = concurrent.futures.Future()
+        done = _Done()
         end = None if timeout is None else time.monotonic() + timeout
         lives = self.submit(_begin, done, begin, args)
-        while lives:
-            try:
-                return done.result(SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic())))
-            except concurrent.futures.TimeoutError:
-                lives = self._thread.is_alive() and (end is None or time.monotonic() < end)
-        raise Unavailable("the client was closed")
+        while lives and not done.wait(SLICE if end is None else min(SLICE, end - time.monotonic())):
+            lives = self._thread.is_alive() and (end is None or time.monotonic() < end)
+        if not done.is_set():
+            raise Unavailable(_CLOSED)
+        try:
+            if done.error is not None:
+                raise done.error
+            return done.result
+        finally:
+            del done  # else the error would refer to itself by this frame, and so keep the leases in others for a while
 
     def run(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
         """Lets the loop do work, and waits for its result. The work goes on if the caller is interrupted."""
@@ -75,19 +80,27 @@ class Worker:
 _inherited: List[Worker] = []  # kept, since the end of a loop would disturb its process
 
 
-def _begin(done: "concurrent.futures.Future[Any]", begin: Callable[..., "asyncio.Task[Any]"], args: Any) -> None:
+class _Done(Flag):
+    """Is set with what came of a task."""
+
+    result: Any = None
+    error: Optional[BaseException] = None
+
+
+def _begin(done: _Done, begin: Callable[..., "asyncio.Task[Any]"], args: Any) -> None:
     def copy(task: "asyncio.Task[Any]") -> None:
         if task.cancelled():
-            done.set_exception(Unavailable("the client was closed"))
-        elif task.exception() is not None:
-            done.set_exception(task.exception())
+            done.error = Unavailable(_CLOSED)
         else:
-            done.set_result(task.result())
+            done.error = task.exception()
+            done.result = None if done.error else task.result()
+        done.set()
 
     try:
         begin(*args).add_done_callback(copy)
     except BaseException as e:
-        done.set_exception(e)
+        done.error = e
+        done.set()
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:
