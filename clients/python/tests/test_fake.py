@@ -1,5 +1,6 @@
 """Tests the client for threads against a server that answers as each test says."""
 
+import asyncio
 import http.server
 import json
 import os
@@ -11,6 +12,7 @@ import unittest
 import unittest.mock
 
 import distlock
+from distlock import aio
 from distlock._renewals import Renewals
 from serving import fork
 
@@ -365,6 +367,21 @@ class ClientTest(unittest.TestCase):
     def test_a_release_without_answer_is_repeated(self):
         server = self.serve(acquire=[grant()], release=[drop, problem(503, "unknown"), problem(410, "lost")])
         self.locks(server).lock("x").release()  # the first one has released it
+        self.assertEqual(3, len(server.calls("release")))
+
+    def test_an_attempt_that_is_given_up_is_released_until_an_answer(self):
+        answer = threading.Event()
+        self.addCleanup(answer.set)
+        server = self.serve(acquire=[lambda: answer.wait() and drop], release=[drop, drop, (204, None)])
+
+        async def main():
+            async with aio.Locks(server.url) as locks:
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(locks.lock("x"), 0.1)
+                while locks._client._tasks:
+                    await asyncio.sleep(0.001)
+
+        asyncio.run(main())
         self.assertEqual(3, len(server.calls("release")))
 
     def test_a_release_that_is_never_confirmed(self):

@@ -14,7 +14,7 @@ class HostsTest(ServedTest):
             with self.subTest(how):
                 off, late = Off(self, how), threading.Event()
                 locks = self.client(off.url, self.url)
-                timer = threading.Timer(10, late.set)
+                timer = threading.Timer(20, late.set)  # less than the time for which a request waits
                 timer.start()
                 lease = locks.lock(self.name, ttl=30)
                 self.assertFalse(late.is_set())
@@ -39,11 +39,11 @@ class HostsTest(ServedTest):
     def test_a_server_that_drains_and_one_that_was_restarted(self):
         first, second = self.serve(), self.serve()
         locks = self.client(first.url, second.url)
-        with locks.lock(self.name, ttl=6) as lease:
+        with locks.lock(self.name, ttl=30) as lease:
             first.restart()  # all connections are stale
-            lease.extend(10)
+            lease.extend(40)
             first.kill(15)
-            lease.extend(11)
+            lease.extend(41)
         self.free()
 
     def test_a_waiter_whose_server_stops_goes_to_the_next(self):

@@ -46,18 +46,18 @@ class LockTest(ServedTest):
 
     def test_renewal_and_its_absence(self):
         locks, lost = self.client(), threading.Event()
-        with locks.lock(self.name, ttl=1.5) as lease:
+        with locks.lock(self.name, ttl=4) as lease:
             fixed = locks.lock(self.name + "fixed", ttl=1.5, renew=False, on_lost=lambda _: lost.set())
             self.assertTrue(lost.wait(60))
             self.assertTrue(fixed.lost.is_set())
             self.assertRaises(distlock.Lost, fixed.release)
-            time.sleep(1)
+            time.sleep(4)
             lease.check()  # for longer than its TTL
         self.assertEqual(1, len(self.heard("lost", self.name + "fixed")))
 
     def test_extend(self):
         locks = self.client()
-        lease = locks.lock(self.name, ttl=5, renew=False)
+        lease = locks.lock(self.name, ttl=20, renew=False)
         lease.extend(60)
         self.assertGreater(lease.remaining(), 40)
         self.assertGreater(locks.holder(self.name).left, 40)
@@ -144,21 +144,21 @@ class LockTest(ServedTest):
     def test_min_hold(self):
         locks, other = self.client(), self.client()
         start = time.monotonic()
-        lease = locks.lock(self.name, ttl=1.5, min_hold=2.5)
+        lease = locks.lock(self.name, ttl=3, min_hold=4)
         lease.release()
         self.assertRaises(distlock.Lost, lease.check)
         self.assertIsNone(other.try_lock(self.name))
         other.lock(self.name).release()
-        self.assertGreaterEqual(time.monotonic() - start, 2.5)
+        self.assertGreaterEqual(time.monotonic() - start, 4)
         self.assertRaises(ValueError, locks.lock, self.name, ttl=1, min_hold=2, renew=False)
 
     def test_min_hold_outlives_the_process(self):
         start = time.monotonic()
-        p = self.program("with locks.lock(name, ttl=1.2, min_hold=4): pass\n")
+        p = self.program("with locks.lock(name, ttl=6, min_hold=60): pass\n")
         p.communicate()
         locks = self.client()
         left = locks.holder(self.name).left
-        self.assertGreater(left, 4 - (time.monotonic() - start) - 0.5)
+        self.assertGreater(left, 60 - (time.monotonic() - start) - 0.5)
         self.assertEqual(0, p.returncode)
 
     def test_guard(self):
@@ -194,7 +194,7 @@ class LockTest(ServedTest):
             self.assertTrue(lease.lost.wait(60))
             lease.check()
 
-        self.assertRaises(Enough, locks.elect, self.name, lead, ttl=1.5)
+        self.assertRaises(Enough, locks.elect, self.name, lead, ttl=6)
         self.assertLess(terms[0], terms[1])
         self.assertFalse(other.locked(self.name))
 
@@ -230,14 +230,20 @@ class LockTest(ServedTest):
         def fails(event):
             raise ValueError
 
-        with distlock.Locks(self.url, on_event=fails) as quiet, self.assertLogs("distlock", "ERROR"):
+        with distlock.Locks(self.url, on_event=fails) as quiet, self.assertLogs("distlock", "ERROR") as logged:
             quiet.lock(self.name).release()
-            time.sleep(0.1)
+            eventually(lambda: logged.output)
         held = other.lock(self.name)
-        timer = threading.Timer(0.2, held.release)
-        timer.start()
+
+        def release():
+            eventually(lambda: locks._worker and locks._worker.client._attempts)
+            time.sleep(0.2)
+            held.release()
+
+        releaser = threading.Thread(target=release)
+        releaser.start()
         locks.lock(self.name, wait=60).release()
-        timer.join()
+        releaser.join()
         eventually(lambda: len(self.heard("released")) == 2)
         self.assertEqual(2, len(self.heard("taken")))
         self.assertGreaterEqual(max(e.seconds for e in self.heard("waited")), 0.1)

@@ -24,7 +24,7 @@ class SecretsTest(ServedTest):
         write(mine, tokens[0])
         server = self.serve("--tokens", file)
         locks = self.client(server.url, token_file=mine)
-        with locks.lock(self.name, ttl=6) as lease:
+        with locks.lock(self.name, ttl=60) as lease:
             write(file, lines[1])
             write(mine, tokens[1])
             eventually(lambda: self.extends(lease))
@@ -36,7 +36,7 @@ class SecretsTest(ServedTest):
 
     def extends(self, lease):
         try:
-            lease.extend(20)
+            lease.extend(90)
             return True
         except distlock.Unavailable:
             return False

@@ -12,17 +12,16 @@ class Flag(threading.Event):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._is_set = False
+        self._flag = False  # as Event has it, which makes its lock beside it
         self._turns: "Dict[Any, None]" = {}  # a taken lock for each thread that waits
 
     def is_set(self) -> bool:
-        return self._is_set
+        return self._flag
 
     isSet = is_set
 
     def set(self) -> None:
-        self._is_set = True
+        self._flag = True
         for turn in list(self._turns):
             try:
                 turn.release()
@@ -30,15 +29,15 @@ class Flag(threading.Event):
                 pass  # another thread has done it
 
     def clear(self) -> None:
-        self._is_set = False
+        self._flag = False
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         turn = threading.Lock()
         turn.acquire()
         self._turns[turn] = None
         try:
-            if not self._is_set:
+            if not self._flag:
                 turn.acquire(True, -1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
-            return self._is_set
+            return self._flag
         finally:
             self._turns.pop(turn, None)
