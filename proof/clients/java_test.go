@@ -48,27 +48,6 @@ func java(tb testing.TB, args ...string) *exec.Cmd {
 	return exec.Command(jvm, append(quick, args...)...)
 }
 
-// distlockCommand returns the path of the command, built once.
-func distlockCommand(t *testing.T) string {
-	t.Helper()
-	java(t) // makes the folder
-	path := filepath.Join(classes.dir, "distlock")
-	commandBuild.Do(func() {
-		if out, err := exec.Command("go", "build", "-o", path, "github.com/distlock/distlock/cmd/distlock").CombinedOutput(); err != nil {
-			commandErr = fmt.Errorf("go build: %w: %s", err, out)
-		}
-	})
-	if commandErr != nil {
-		t.Fatal(commandErr)
-	}
-	return path
-}
-
-var (
-	commandBuild sync.Once
-	commandErr   error
-)
-
 // The client's tests on real servers: hosts that are off, servers that are killed and stopped, interrupts, a thousand leases, all
 // options, TLS. With a JVM that has virtual threads too, if there is one.
 func TestLongJavaOnServers(t *testing.T) {

@@ -3,7 +3,6 @@
 package clients
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,20 +13,12 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// run runs a command; its error has what the command printed.
-func run(cmd *exec.Cmd) error {
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
-	}
-	return nil
-}
-
 // nodeTests returns the command that runs own tests of the client for Node.
 func nodeTests(tb testing.TB, file string) *exec.Cmd {
 	tb.Helper()
 	cmd := command(tb, "node", file)
 	cmd.Dir = filepath.Join(clients, "node")
-	cmd.Env = append(cmd.Env, "DISTLOCK_COMMAND="+must.Get(buildCommand())(tb))
+	cmd.Env = append(cmd.Env, "DISTLOCK_COMMAND="+distlockCommand(tb))
 	return cmd
 }
 

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -89,6 +90,28 @@ func command(tb testing.TB, tool string, args ...string) *exec.Cmd {
 	cmd := exec.Command(testserver.Tool(tb, tool), args...)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+pythonPath, "PYTHONDONTWRITEBYTECODE=1")
 	return cmd
+}
+
+// distlockCommand returns the path of the command distlock, for tests that start servers themselves.
+func distlockCommand(tb testing.TB) string {
+	tb.Helper()
+	must.OK(tb, buildCommand())
+	return commandPath
+}
+
+// commandPath is where the command is built. TestMain removes it.
+var commandPath = filepath.Join(os.TempDir(), fmt.Sprintf("distlock-clients-%d", os.Getpid()))
+
+var buildCommand = sync.OnceValue(func() error {
+	return run(exec.Command("go", "build", "-o", commandPath, "github.com/distlock/distlock/cmd/distlock"))
+})
+
+// run runs a command; its error has what the command printed.
+func run(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
+	}
+	return nil
 }
 
 // peer is a process with a client.

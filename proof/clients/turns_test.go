@@ -53,9 +53,7 @@ func TestLongTurns(t *testing.T) {
 		give(t, l)
 	}
 	for i, p := range peers {
-		if line := <-p.lines; line != "counted" {
-			t.Errorf("%s says %q", languages[i].name, line)
-		}
+		p.counts(languages[i].name, file)
 	}
 	close(f.stop)
 	running.Wait()
@@ -63,6 +61,26 @@ func TestLongTurns(t *testing.T) {
 		t.Errorf("%d of %d increments are left", n, rounds*(len(peers)+1))
 	}
 	t.Logf("%d turns in %v; %s", rounds*(len(peers)+1), time.Since(began).Round(time.Second), strings.Join(f.done, ", "))
+}
+
+// counts waits until a peer has had all its turns, for as long as there are turns.
+func (p *peer) counts(name, file string) {
+	p.t.Helper()
+	for before := ""; ; {
+		select {
+		case line := <-p.lines:
+			if line != "counted" {
+				p.t.Errorf("%s says %q", name, line)
+			}
+			return
+		case <-time.After(patience):
+			now := string(must.Get(os.ReadFile(file))(p.t))
+			if now == before {
+				p.t.Fatalf("%s gets no turn after %s", name, now)
+			}
+			before = now
+		}
+	}
 }
 
 // faults are those of servers, one at a time.
