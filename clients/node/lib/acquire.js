@@ -84,7 +84,8 @@ class Attempt {
         waits.give();
       }
     }
-    const [kind, answer, hold] = await quick.use(() => this.#send(0));
+    if (!(await quick.take(Infinity, signal))) return ["unsent", { detail: "given up" }];
+    const [kind, answer, hold] = await this.#send(0).finally(() => quick.give());
     return [kind, { ...answer, crowded: left > 0 && kind === "held" }, hold];
   }
 

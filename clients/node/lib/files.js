@@ -68,6 +68,7 @@ class Access {
     const named = Object.entries({ cert: certFile, key: keyFile, ca: caFile }).filter(([, file]) => file !== undefined);
     if (named.length > 0) {
       this.#tlsFiles = new Files(named.map(([, file]) => file), (texts) => {
+        named.forEach(([, file], i) => wantWhole(file, texts[i]));
         const pem = Object.fromEntries(named.map(([option], i) => [option, texts[i]]));
         tls.createSecureContext({ ...options, ...pem }); // a key of another certificate is an error
         return pem;
@@ -79,6 +80,12 @@ class Access {
   async token(now) { return this.#tokenFile ? this.#tokenFile.get(now) : this.#token; }
 
   async tls() { return { ...this.#tls, ...(await this.#tlsFiles?.get()) }; }
+}
+
+/** Refuses a text without PEM or with half a block: node:tls would ignore it, and trust the system's authorities in place of none. */
+function wantWhole(file, text) {
+  const [begins, ends] = ["BEGIN", "END"].map((edge) => text.split(`-----${edge} `).length - 1);
+  if (begins === 0 || begins !== ends) throw new TypeError(`${file} has no PEM, or half of one: want whole blocks from -----BEGIN to -----END`);
 }
 
 function bearer(token) {

@@ -148,7 +148,8 @@ class Hold {
     if (!this.held) throw new Lost(`${quote(this.name)} was released`);
   }
 
-  async release() {
+  /** Releases it. What was not used needs no minimum hold. */
+  async release({ unused = false } = {}) {
     this.look();
     if (this.lost) { // one that is lost by the clock may live on at the server
       await this.#giveBack(0, {});
@@ -157,7 +158,7 @@ class Hold {
     if (!this.held) return;
     const now = performance.now();
     this.#finish("released");
-    if (now < this.#keptUntil) {
+    if (now < this.#keptUntil && !unused) {
       this.#releaseLater(this.#keptUntil);
       return this.#tell("released", now);
     }

@@ -19,6 +19,7 @@ const LONGEST = 2 ** 31 - 1; // ms of a timer
 function send(secure, options, { body = "", most, connect, signal, background, lines, started }) {
   return new Promise((resolve, reject) => {
     let connected = false;
+    let responded = false;
     const request = (secure ? https : http).request(options);
     const cut = (code) => request.destroy(Object.assign(new Error("no answer"), { code }));
     const timer = after(most, () => cut("no answer in time"));
@@ -32,12 +33,17 @@ function send(secure, options, { body = "", most, connect, signal, background, l
       if (request.reusedSocket) isConnected();
       else socket.once(secure ? "secureConnect" : "connect", isConnected);
     });
-    request.on("response", (response) => read(response, lines?.(response), cut).then(resolve, reject));
+    request.on("response", (response) => {
+      responded = true;
+      read(response, lines?.(response), cut).then(resolve, reject);
+    });
     request.on("error", (e) => reject(Object.assign(e, { unsent: !connected })));
     request.on("close", () => {
       clearTimeout(timer);
       clearTimeout(patience);
       forget();
+      // An answer that changes the protocol ends the connection, without an error.
+      if (!responded) reject(Object.assign(new Error("no answer"), { code: "no answer of HTTP/1.1", unsent: !connected }));
     });
     started?.(cut);
     const forget = onAbort(signal, () => cut("given up"));

@@ -2,10 +2,13 @@
 
 /** What a server says of a lock, without taking it. */
 
+const { Unavailable, quote } = require("./errors.js");
+
 /** Returns holders as users see them; what is not known is absent. */
 function holdersOf(holders) {
-  return (Array.isArray(holders) ? holders : []).map(({ mode, fence, held_ms: held, left_ms: left, meta = {} }) => {
-    const holder = { mode, fence: /^\d+$/.test(fence) ? BigInt(fence) : undefined, held, left, meta };
+  return (Array.isArray(holders) ? holders : []).map((one) => {
+    const { mode, fence, held_ms: held, left_ms: left, meta } = one ?? {};
+    const holder = { mode, fence: /^\d+$/.test(fence) ? BigInt(fence) : undefined, held, left, meta: meta ?? {} };
     return Object.fromEntries(Object.entries(holder).filter(([, value]) => value !== undefined));
   });
 }
@@ -13,8 +16,9 @@ function holdersOf(holders) {
 async function inspect(servers, name) {
   // A proxy would clean a path with dots.
   const segment = encodeURIComponent(name).replaceAll(".", "%2E");
-  const { holders } = await servers.ask(`/v1/locks/${segment}`);
-  return holdersOf(holders);
+  const answer = await servers.ask(`/v1/locks/${segment}`);
+  if (answer.name !== name) throw new Unavailable(`the server was asked for ${quote(name)}, and told of another lock: what is between changes paths`);
+  return holdersOf(answer.holders);
 }
 
 module.exports = { holdersOf, inspect };

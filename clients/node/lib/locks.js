@@ -47,16 +47,16 @@ class Locks {
 
   async #lockAll(names, options) {
     const end = performance.now() + options.wait;
-    const leases = [];
+    const holds = [];
     try {
       for (const name of names) {
-        const over = anyOf([options.signal, ...leases.map((l) => l.signal)].filter(Boolean));
+        const over = anyOf([options.signal, ...holds.map((h) => h.signal)].filter(Boolean));
         const o = { ...options, wait: Math.max(0, end - performance.now()), signal: over.signal };
-        leases.push(await this.#lock(name, o).finally(over.end));
+        holds.push(await acquire(this.#client, name, o).finally(over.end));
       }
-      return new Leases(leases);
+      return new Leases(holds.map((h) => new Lease(h)));
     } catch (e) {
-      await Promise.allSettled(leases.map((l) => l.release()));
+      await Promise.allSettled(holds.map((h) => h.release({ unused: true })));
       throw e;
     }
   }

@@ -82,9 +82,10 @@ const shown = (value) => (typeof value === "string" ? JSON.stringify(value) : ty
 /** Returns where a server is. The usual error of new URL has the text, in which there may be a password. */
 function parseURL(text) {
   const wrong = "want URLs such as http://host:7077, https://host or http+unix:///run/distlock.sock; a token is an option of its own";
-  let u;
+  let u, socketPath;
   try {
     u = new URL(text);
+    socketPath = decodeURIComponent(u.pathname);
   } catch {
     throw new TypeError(wrong);
   }
@@ -92,7 +93,6 @@ function parseURL(text) {
   const tcp = ["http:", "https:"].includes(u.protocol);
   if (!(unix || tcp) || u.username || u.password || u.search || u.hash) throw new TypeError(wrong);
   if (unix) {
-    const socketPath = decodeURIComponent(u.pathname);
     return { secure: false, target: { socketPath }, prefix: "", shown: `http+unix://${socketPath}` };
   }
   const target = { hostname: u.hostname.replace(/^\[|\]$/g, ""), port: u.port || undefined };

@@ -139,6 +139,24 @@ test("a signal that was aborted before makes no request", async (t) => {
   assert.equal(server.requests.length, 0);
 });
 
+test("an aborted try does not wait for its turn", async (t) => {
+  let answer;
+  const server = await serve(t, { acquire: [() => new Promise((resolve) => (answer = () => resolve(HELD)))] });
+  const locks = new Locks(server.url, { connections: 4 }); // one of them for tries
+  const first = locks.tryLock("first");
+  await eventually(() => answer);
+  const abort = new AbortController();
+  const second = locks.tryLock("second", { signal: abort.signal });
+  const third = locks.tryLock("third");
+  await sleep(20);
+  abort.abort(new Error("enough"));
+  await Promise.race([assert.rejects(second, /enough/), first.then(() => assert.fail("it waited for the answer to another"))]);
+  server.answers.acquire = [HELD];
+  answer();
+  assert.deepEqual(await Promise.all([first, third]), [null, null]);
+  assert.deepEqual(server.calls("acquire").map((b) => b.name), ["first", "third"]);
+});
+
 test("waits take turns where there are few connections", async (t) => {
   let atOnce = 0;
   let most = 0;
@@ -166,7 +184,7 @@ test("waits take turns where there are few connections", async (t) => {
 });
 
 test("wrong arguments", async () => {
-  for (const url of ["redis://h", "http://user:hidden@h", "localhost:1", "http+unix://h/s", "unix:/s", "http://h?a=b", "no URL"]) {
+  for (const url of ["redis://h", "http://user:hidden@h", "localhost:1", "http+unix://h/s", "unix:/s", "http://h?a=b", "http+unix:///%zz", "no URL"]) {
     assert.throws(() => new Locks(url), (e) => e instanceof TypeError && !inspect(e).includes("hidden"));
   }
   for (const token of ["a\nb", "ü", ""]) assert.throws(() => new Locks("http://h", { token }), TypeError);

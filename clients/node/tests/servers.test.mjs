@@ -59,6 +59,13 @@ test("another backend is an error", async (t) => {
   await refused(Unavailable, await serve(t, { acquire: [problem(421, "unsent")] }, { backend: null }));
 });
 
+test("an answer that changes the protocol is none", async (t) => {
+  const server = net.createServer((s) => s.on("error", () => {}).once("data", () => s.write("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")));
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  await assert.rejects(locksOf(`http://127.0.0.1:${server.address().port}`).tryLock("x"), Unavailable);
+});
+
 /** Returns a server that accepts connections, and says nothing. */
 async function mute(t) {
   const sockets = new Set();
@@ -165,6 +172,14 @@ test("certificates are read again", async (t) => {
   await sleep(1_100);
   await (await locks.lock("x")).release();
   assert.equal(shown(), "one");
+  const authority = read("ca.crt");
+  for (const half of ["", authority.subarray(0, authority.length / 2)]) {
+    await writeFile(files.caFile, half);
+    await sleep(1_100);
+    await (await locks.lock("x")).release();
+    assert.throws(() => new Locks(server.url, files), /half of one/);
+  }
+  await writeFile(files.caFile, authority);
   await use("two");
   await eventually(async () => {
     await (await locks.lock("x")).release();

@@ -71,6 +71,9 @@ test("several locks or none", async (t) => {
   const server = await serve(t, { acquire: [grant(), HELD] });
   await assert.rejects(locksOf(server).lockAll(["b", "a"], { wait: 0 }), Held);
   assert.deepEqual(names(server, "release"), ["a"]);
+  server.answers.acquire = [grant(), HELD];
+  await assert.rejects(locksOf(server).lockAll(["d", "c"], { wait: 0, minHold: 3_600_000 }), Held);
+  assert.deepEqual(names(server, "release"), ["a", "c"]); // what was not used needs no minimum hold
   for (const wrong of ["x", [], ["a", "a"], ["a", ""], [5]]) await assert.rejects(locksOf(server).lockAll(wrong), TypeError);
 });
 
@@ -172,14 +175,15 @@ test("events", async (t) => {
 
 test("what others hold", async (t) => {
   const holders = [{ mode: "exclusive", fence: "9007199254740993", held_ms: 5, left_ms: 7, meta: { pid: "5" } }, { mode: "read" }];
-  const server = await serve(t, { look: [drop, [200, { name: "x", holders }], [200, { name: "x", holders: [] }], problem(403, "denied")] });
+  const server = await serve(t, { look: [drop, [200, { name: "a/../ü b", holders }], [200, { name: "x", holders: [] }], problem(403, "denied")] });
   const locks = locksOf(server);
   assert.deepEqual(await locks.holder("a/../ü b"), { mode: "exclusive", fence: 9007199254740993n, held: 5, left: 7, meta: { pid: "5" } });
   assert.equal(server.requests[0].url, "/v1/locks/a%2F%2E%2E%2F%C3%BC%20b");
   assert.equal(await locks.locked("x"), false);
   await assert.rejects(locks.locked("x"), Denied);
-  server.answers.look = [[200, { holders: [] }]];
+  server.answers.look = [[200, { name: "x", holders: [] }]];
   assert.equal(await locks.holder("x"), null);
+  await assert.rejects(locks.locked("y"), (e) => e instanceof Unavailable && /of another lock/.test(e.message)); // a path that was changed
   server.answers.look = [drop];
   await assert.rejects(locks.holder("x"), Unavailable);
 });
