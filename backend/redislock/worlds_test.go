@@ -158,15 +158,18 @@ func (ws worlds) after(o op) worlds {
 }
 
 // afterAll is the worlds that calls at the same time leave: they took place in some
-// order.
-func (ws worlds) afterAll(ops []op) worlds {
+// order. If they were slow, turns may have ended between them.
+func (ws worlds) afterAll(ops []op, slow bool) worlds {
 	if len(ops) == 0 {
 		return ws
+	}
+	if slow {
+		ws = ws.withoutTurns()
 	}
 	next := worlds{}
 	for i, first := range ops {
 		rest := slices.Delete(slices.Clone(ops), i, i+1)
-		for w := range ws.after(first).afterAll(rest) {
+		for w := range ws.after(first).afterAll(rest, slow) {
 			next[w] = true
 		}
 	}
@@ -189,14 +192,24 @@ func (ws worlds) next(owner int) bool {
 	return false
 }
 
-// withoutTurns adds the worlds in which places have ended that may hold.
-func (ws worlds) withoutTurns() worlds {
+// queued reports whether an owner may have a place.
+func (ws worlds) queued(owner int) bool {
+	for w := range ws {
+		if w.place(owner) >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutTurns adds the worlds in which places have ended that may hold, or are those of late owners.
+func (ws worlds) withoutTurns(late ...int) worlds {
 	all := maps.Clone(ws)
 	for w := range ws {
 		for owner := range fuzzOwners {
-			if then := w; w.mayEnter(owner) {
-				then.leave(owner)
-				maps.Copy(all, worlds{then: true}.withoutTurns())
+			then := w
+			if (w.mayEnter(owner) || slices.Contains(late, owner)) && then.leave(owner) {
+				maps.Copy(all, worlds{then: true}.withoutTurns(late...))
 			}
 		}
 	}
