@@ -285,6 +285,8 @@ const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
 // unflushed lets a statement commit without waiting for the disk, or for standbys. It is for what a crash may take back: a release,
 // whose lock then ends with its TTL, and a place in the queue. A grant is flushed, and with it all that came before.
+// Each change raises rev to the clock at least: a rev that a crash took back must not return, or who has read it would write over
+// what it has not read.
 const unflushed = "set_config('synchronous_commit', 'off', true) <> ''"
 
 // notifyIfWaiting notifies listeners, if there are any and no exclusive hold keeps them out. A release without listeners
@@ -338,7 +340,7 @@ const without = `CASE WHEN post <> ']' THEN pre || substr(post, 3) WHEN pre = '[
 
 // contendText decides an attempt to hold alone. It reads each value of the row before it writes it. What it returns is read
 // afterwards: the last hold may have been the same owner's, and has ended if that gets a place.
-const contendText = `UPDATE {t} t SET rev = rev + 1, kind = $3::smallint,
+const contendText = `UPDATE {t} t SET rev = greatest(rev + 1, {now}), kind = $3::smallint,
 	number = CASE WHEN {may} THEN {next} ELSE number END,
 	owner = CASE WHEN {may} THEN $2::text ELSE owner END,
 	granted = CASE WHEN {may} THEN {next} ELSE granted END,
@@ -360,7 +362,7 @@ var contendParts = strings.NewReplacer(
 )
 
 // shareText is contendText for readers and permits.
-const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $9::smallint, lim = CASE WHEN $3::smallint = 4 THEN $10::integer ELSE t.lim END,
+const shareText = `UPDATE {t} t SET rev = greatest(t.rev + 1, {now}), kind = $9::smallint, lim = CASE WHEN $3::smallint = 4 THEN $10::integer ELSE t.lim END,
 	number = CASE WHEN may THEN next ELSE t.number END,
 	owner = CASE WHEN NOT may THEN t.owner END, granted = CASE WHEN may THEN 0 ELSE t.granted END,
 	since = CASE WHEN may THEN 0 ELSE t.since END, until = CASE WHEN may THEN 0 ELSE t.until END, meta = CASE WHEN NOT may THEN t.meta END,
@@ -376,14 +378,14 @@ const shareText = `UPDATE {t} t SET rev = t.rev + 1, kind = $9::smallint, lim = 
 	WHERE t.k = s.k AND (may OR p = 0 AND $5::boolean) RETURNING may, {now}, {row}`
 
 // dropText removes a claim that has not ended.
-const dropText = `UPDATE {t} t SET rev = t.rev + 1, claims = nullif({without}, ''), claimed = CASE WHEN pre = '[' AND post = ']' THEN 0 ELSE t.claimed END
+const dropText = `UPDATE {t} t SET rev = greatest(t.rev + 1, {now}), claims = nullif({without}, ''), claimed = CASE WHEN pre = '[' AND post = ']' THEN 0 ELSE t.claimed END
 	FROM {claims} s WHERE t.k = s.k AND p > 0 AND {unflushed} AND substring(substr(b, p) FROM '"until":([0-9]{1,18})')::bigint > {now}
 	RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`
 
 // extendHolds returns a statement that renews holds, given how it treats locked rows.
 func extendHolds(condition, locking string) string {
 	return `UPDATE {t} t SET until = greatest(until, {now} + $4::bigint),
-	number = greatest(number, $3::bigint), rev = rev + 1
+	number = greatest(number, $3::bigint), rev = greatest(rev + 1, {now})
 	FROM (SELECT l.k FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner) ON l.k = h.k
 	WHERE l.owner = h.owner AND l.until > {now}` + condition + ` FOR NO KEY UPDATE OF l` + locking + `) s
 	WHERE t.k = s.k RETURNING {now} + $4::bigint`
@@ -405,16 +407,16 @@ func newRowStatements(table, channel string) *rowStatements {
 	return &rowStatements{
 		take: fill(`UPDATE {t} SET number = greatest(number + 1, {now}), granted = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = $2::text,
 	since = CASE WHEN owner = $2::text AND until > {now} THEN since ELSE {now} END, until = greatest(until, {now} + $4::bigint),
-	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = rev + 1
+	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = greatest(rev + 1, {now})
 	WHERE k = $1::bytea AND claimed <= {now} AND number < $6::bigint
 	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) AND {bounded} RETURNING number`),
 		contend: fill(contendText),
 		share:   strings.ReplaceAll(fill(shareText), "{own}", "$7::text"),
 		drop:    strings.ReplaceAll(fill(dropText), "{own}", "$2::text"),
-		free: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
+		free: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = greatest(rev + 1, {now})
 	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} AND {unflushed} RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
 		rewrite: fill(`UPDATE {t} SET claims = replace(claims, $2::text, $3::text), claimed = greatest(claimed, $4::bigint),
-	number = greatest(number, $5::bigint), rev = rev + 1
+	number = greatest(number, $5::bigint), rev = greatest(rev + 1, {now})
 	WHERE k = $1::bytea AND claimed > {now} AND {now} BETWEEN $6::bigint AND $7::bigint AND strpos(claims, $2::text) > 0 AND {bounded}`),
 		extend: fill(extendHolds("", " SKIP LOCKED")),
 		await:  fill(extendHolds(" AND {bounded}", "")),
@@ -425,7 +427,7 @@ func newRowStatements(table, channel string) *rowStatements {
 	$12::bigint, 1, $13::bigint WHERE {now} BETWEEN $14::bigint AND $15::bigint ON CONFLICT (k) DO NOTHING`),
 		swap: fill(`UPDATE {t} t SET kind = $3::smallint, lim = $4::integer, number = $5::bigint, owner = nullif($6::text, ''),
 	granted = $7::bigint, since = $8::bigint, until = $9::bigint, meta = nullif($10::text, ''),
-	claims = nullif($11::text, ''), claimed = $12::bigint, rev = rev + 1
+	claims = nullif($11::text, ''), claimed = $12::bigint, rev = greatest(rev + 1, {now})
 	WHERE k = (SELECT k FROM {t} WHERE k = $1::bytea AND rev = $2::bigint AND {now} BETWEEN $14::bigint AND $15::bigint
 	FOR NO KEY UPDATE SKIP LOCKED) RETURNING t.waiting > {now}, CASE WHEN $13::boolean THEN {notify} END`),
 		mark: fill(`UPDATE {t} SET waiting = {now} + $2::bigint WHERE k = $1::bytea AND waiting < {now} + $2::bigint AND {bounded}`),

@@ -129,6 +129,38 @@ func TestLocksOutliveACrashOfTheServer(t *testing.T) {
 	}
 }
 
+// A crash takes a release back, and the lock is held until its TTL ends. The row's rev does not return: whoever has read the
+// release writes nothing over what came instead.
+func TestCrashTakesAReleaseBack(t *testing.T) {
+	t.Parallel()
+	pg := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"wal_writer_delay=10s"}})
+	url := with(t, pg.Database(t), "create", "true")
+	b := open(t, url)
+	db := pg.DB(t, plainOf(t, url))
+	rev := func(name string) (rev int64) {
+		must.OK(t, db.QueryRow("SELECT rev FROM distlock_locks WHERE name = $1", name).Scan(&rev))
+		return rev
+	}
+	for n := 0; ; n++ {
+		r := request(fmt.Sprint("lock", n))
+		take(t, b, r)
+		release(t, b, r)
+		released := rev(r.Name)
+		pg.Kill()
+		pg.Start()
+		err := errors.Join(b.Renew(t.Context(), []driver.Hold{r.Hold})...)
+		if errors.Is(err, driver.ErrLost) && n < 10 {
+			continue // the release has reached the disk
+		}
+		must.OK(t, err, "the release is not taken back")
+		held(t, b, request(r.Name))
+		if got := rev(r.Name); got == released {
+			t.Errorf("rev %d is that of the release, and now that of a renewal", got)
+		}
+		return
+	}
+}
+
 // crowd uses several connections at once.
 func crowd(t testing.TB, b *Backend) {
 	t.Helper()
