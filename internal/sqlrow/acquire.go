@@ -56,7 +56,7 @@ func (b *Backend) attempt(ctx context.Context, r driver.Request, c claims.Claim)
 	err = b.change(ctx, r.Name, func(s *state) (v decision) {
 		holds = s.Hold(r.Owner) != nil
 		g, v = s.decide(r, c)
-		if v.err != nil && !r.Queue && b.watchers.watched(KeyOf(r.Name)) {
+		if v.err != nil && !r.Queue && b.watchers.queued(KeyOf(r.Name)) {
 			v.write = false // the first place's turn is limited by those who wait here
 		}
 		return v

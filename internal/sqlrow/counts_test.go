@@ -294,3 +294,29 @@ func TestTryLeavesTheTurnToWaiters(t *testing.T) {
 		}
 	})
 }
+
+// A try limits the first place's turn once its process has no waiter any more, or only one without a place.
+func TestTryLimitsTheTurnWithoutWaiters(t *testing.T) {
+	for _, gone := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			b := startWith(t, f, newTestNotifier())
+			holder, first, other, reader := asks("lock", driver.Write), asks("lock", driver.Write), asks("lock", driver.Write), asks("lock", driver.Read)
+			first.Queue, other.Queue = true, gone
+			must.Get(b.Acquire(t.Context(), holder))(t)
+			expect.Be(t, taking(t, b, first)(), driver.ErrHeld)
+			w := watching(t, b, other)
+			defer w.Close()
+			synctest.Wait()
+			if gone {
+				w.Close()
+			}
+			must.OK(t, giving(t, b, holder)())
+			f.counted()
+			expect.Be(t, taking(t, b, reader)(), driver.ErrHeld)
+			if got := f.counted(); got["swap"] != 1 {
+				t.Errorf("a try takes %v: the first place's turn has no end", got)
+			}
+		})
+	}
+}

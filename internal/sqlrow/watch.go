@@ -121,6 +121,22 @@ func (set *watcherSet) watched(k Key) bool {
 	return set.byKey[k] != nil
 }
 
+// queued reports whether waiters of this backend are in the queue for k.
+func (set *watcherSet) queued(k Key) bool {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	l := set.byKey[k]
+	if l == nil {
+		return false
+	}
+	for w := range l.waiters {
+		if w.request.Queue {
+			return true
+		}
+	}
+	return false
+}
+
 // wake tells the rowWatcher of k about a change of its row.
 func (set *watcherSet) wake(k Key) {
 	set.mu.Lock()
