@@ -1,5 +1,4 @@
-// Cron runs on every host. At each tick one of them makes the report, once, although their clocks differ; when that host is
-// gone, another one does.
+// Cron runs on every host. At each tick one of them makes the report, once, although their clocks differ.
 package main
 
 import (
@@ -24,13 +23,12 @@ func main() {
 	}
 	defer locks.Close()
 	every, _ := time.ParseDuration(cmp.Or(os.Getenv("EVERY"), "1m"))
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case <-time.After(time.Until(time.Now().Truncate(every).Add(every))):
 		}
-		if _, err := locks.Cron(ctx, "report", every, report); err != nil {
+		if _, err := locks.Cron(ctx, "report", every, report); err != nil && ctx.Err() == nil {
 			log.Print(err) // the next tick is another try
 		}
 	}

@@ -6,58 +6,63 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/examples/internal/exampletest"
+	"github.com/distlock/distlock/examples/internal/story"
 	"github.com/distlock/distlock/examples/internal/storytest"
-	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestWithoutALockTicksRunMoreThanOnce(t *testing.T) {
-	j, err := simulate(t.Context(), storytest.New(t), &journal{}, run)
-	if err != nil || len(j.ended) <= ticks {
-		t.Errorf("runs %v, %v; it should have gone wrong", j.ended, err)
-	}
+	storytest.Run(t, func(t *testing.T, s *story.Story) {
+		j, err := simulate(t.Context(), s, &journal{}, run)
+		if err != nil || len(j.ended) <= ticks {
+			t.Errorf("runs %v, %v; it should have gone wrong", j.ended, err)
+		}
+	})
 }
 
 func TestUnderALockEachTickRunsOnceAlthoughAHostDies(t *testing.T) {
-	j, err := simulate(t.Context(), storytest.New(t), &journal{fatal: fatal}, runLocked)
-	if err != nil || !slices.Equal(j.ended, []int{1, 2, 3, 4, 5}) {
-		t.Errorf("runs %v, %v", j.ended, err)
-	}
-	if !slices.Equal(j.began, []int{1, 2, 3, 3, 4, 5}) {
-		t.Errorf("began %v; only the interrupted run should have started again", j.began)
-	}
+	storytest.Run(t, func(t *testing.T, s *story.Story) {
+		j, err := simulate(t.Context(), s, &journal{fatal: fatal}, runLocked)
+		if err != nil || !slices.Equal(j.ended, []int{1, 2, 3, 4, 5}) {
+			t.Errorf("runs %v, %v", j.ended, err)
+		}
+		if !slices.Equal(j.began, []int{1, 2, 3, 3, 4, 5}) {
+			t.Errorf("began %v; only the interrupted run should have started again", j.began)
+		}
+	})
 }
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-// Three hosts run ticks in turn, each under a greater fence.
-func TestTicksRunInTurn(t *testing.T) {
+// Three hosts run ticks, each under a fence of its own, which is greater than those before on that host. What different hosts
+// log is read in any order.
+func TestTicksRunUnderGreaterFences(t *testing.T) {
 	exampletest.OnStores(t, func(t *testing.T, url string) {
-		var hosts []*exampletest.Process
-		runs := make(chan string)
-		for range 3 {
+		type run struct {
+			host int
+			line string
+		}
+		runs := make(chan run, 1000)
+		for host := range 3 {
 			p := exampletest.Start(t, "DISTLOCK_URL="+url, "EVERY=2s")
-			hosts = append(hosts, p)
 			go func() {
 				for line := range p.Lines {
-					runs <- line
+					runs <- run{host, line}
 				}
+				runs <- run{host, "it has ended"}
 			}()
 		}
-		var last uint64
-		for n := 0; n < 3; {
+		seen, last := map[uint64]bool{}, [3]uint64{}
+		for len(seen) < 3 {
+			r := <-runs
 			var fence uint64
-			line := <-runs
-			if _, err := fmt.Sscanf(line, "making the report, under fence %d", &fence); err != nil {
-				t.Log(line) // a tick that a busy machine has missed
+			if _, err := fmt.Sscanf(r.line, "making the report, under fence %d", &fence); err != nil {
+				t.Log(r.line) // a tick that a busy machine has missed
 				continue
 			}
-			if fence <= last {
-				t.Errorf("fence %d after %d", fence, last)
+			if seen[fence] || fence <= last[r.host] {
+				t.Errorf("host %d: fence %d after %d, or twice", r.host, fence, last[r.host])
 			}
-			n, last = n+1, fence
-		}
-		for _, p := range hosts {
-			must.OK(t, p.Process.Kill())
+			seen[fence], last[r.host] = true, fence
 		}
 	})
 }

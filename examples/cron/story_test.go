@@ -55,7 +55,7 @@ var errDead = errors.New("the host is dead")
 
 // simulate lets all hosts follow the schedule until the journal is complete, and returns their journal.
 func simulate(ctx context.Context, s *story.Story, j *journal, run func(context.Context, *story.Host, *journal, int) error) (*journal, error) {
-	all, err := s.Hosts(ctx, hosts)
+	all, err := s.Hosts(hosts)
 	if err != nil {
 		return nil, err
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/examples/internal/exampletest"
 	"github.com/distlock/distlock/examples/internal/story"
 	"github.com/distlock/distlock/examples/internal/storytest"
@@ -15,25 +17,27 @@ import (
 )
 
 func TestALeaderStepsDownBeforeTheNextLeads(t *testing.T) {
-	terms, err := simulate(t.Context(), storytest.New(t))
-	if err != nil || len(terms) != 3 {
-		t.Fatalf("%d terms, %v", len(terms), err)
-	}
-	for i, next := range terms[1:] {
-		last := terms[i]
-		if next.early {
-			t.Errorf("term %d began before term %d had ended", next.number, last.number)
+	storytest.Run(t, func(t *testing.T, s *story.Story) {
+		terms, err := simulate(t.Context(), s)
+		if err != nil || len(terms) != 3 {
+			t.Fatalf("%d terms, %v", len(terms), err)
 		}
-		if next.lease.Fence() <= last.lease.Fence() {
-			t.Errorf("term %d has fence %d, after %d", next.number, next.lease.Fence(), last.lease.Fence())
+		for i, next := range terms[1:] {
+			last := terms[i]
+			if next.early {
+				t.Errorf("term %d began before term %d had ended", next.number, last.number)
+			}
+			if next.lease.Fence() <= last.lease.Fence() {
+				t.Errorf("term %d has fence %d, after %d", next.number, next.lease.Fence(), last.lease.Fence())
+			}
+			if next.host == last.host {
+				t.Errorf("%s leads term %d again", next.host.Name, next.number)
+			}
 		}
-		if next.host == last.host {
-			t.Errorf("%s leads term %d again", next.host.Name, next.number)
+		if !errors.Is(terms[0].cause, distlock.ErrLost) {
+			t.Errorf("the first term ended by %v; its lock should have been lost", terms[0].cause)
 		}
-	}
-	if !errors.Is(terms[0].cause, distlock.ErrLost) {
-		t.Errorf("the first term ended by %v; its lock should have been lost", terms[0].cause)
-	}
+	})
 }
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
@@ -60,12 +64,14 @@ func leads(t *testing.T, p *exampletest.Process) (fence uint64) {
 
 // An interrupt ends the story, also while it waits for a term.
 func TestAnInterruptEndsTheStory(t *testing.T) {
-	ctx, interrupt := context.WithCancel(t.Context())
-	s := story.New("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), uponTheFirstWord(interrupt))
-	defer s.Close()
-	if _, err := simulate(ctx, s); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		s := story.New(func() driver.Backend { return memlock.New() }, uponTheFirstWord(interrupt))
+		defer s.Close()
+		if _, err := simulate(ctx, s); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
 }
 
 // uponTheFirstWord is a writer that calls a function.

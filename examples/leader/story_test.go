@@ -33,7 +33,7 @@ func serveTerm(ctx context.Context, h *story.Host, c *chronicle) error {
 // simulate lets three hosts campaign, cuts the first leader's cable, stops the second leader, and
 // returns the terms.
 func simulate(ctx context.Context, s *story.Story) ([]*term, error) {
-	hosts, err := s.Hosts(ctx, 3)
+	hosts, err := s.Hosts(3)
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,4 @@
-// Migration is what each process does when it starts: one changes the schema, the others wait, and find it done. The lock is in
-// the database that it protects.
+// Migration is what each process does when it starts: one changes the schema, in whose database the lock is; the others wait.
 package main
 
 import (

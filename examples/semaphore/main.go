@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"log"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,18 +25,16 @@ func main() {
 	defer locks.Close()
 	permits := locks.Semaphore("api", 3, distlock.WaitAtMost(time.Minute))
 	for ctx.Err() == nil {
-		if err := permits.Do(ctx, request); err != nil {
-			log.Print(err)
-		}
+		log.Print("called: ", permits.Do(ctx, request))
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
 func request(ctx context.Context) error {
-	log.Print("calling")
-	defer log.Print("called")
-	select {
-	case <-time.After(100 * time.Millisecond): // the call, with ctx
-	case <-ctx.Done():
+	r, _ := http.NewRequestWithContext(ctx, "GET", cmp.Or(os.Getenv("API_URL"), "http://localhost:8080"), nil)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
 	}
-	return ctx.Err()
+	return answer.Body.Close()
 }

@@ -1,31 +1,45 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/examples/internal/exampletest"
+	"github.com/distlock/distlock/examples/internal/story"
 	"github.com/distlock/distlock/examples/internal/storytest"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-// Four hosts call, three at a time at most.
+// Four hosts call an API, three at a time, and never more: it answers once three calls are there, and counts.
 func TestThreeCallAtATime(t *testing.T) {
 	exampletest.OnStores(t, func(t *testing.T, url string) {
-		lines, hosts := make(chan string), []*exampletest.Process{}
+		var now atomic.Int32
+		calls, three := make(chan int32, 10_000), make(chan bool)
+		all := sync.OnceFunc(func() { close(three) })
+		api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			n := now.Add(1)
+			defer now.Add(-1)
+			if n == limit {
+				all()
+			}
+			<-three
+			time.Sleep(10 * time.Millisecond) // so that a fourth call would be seen
+			calls <- n
+		}))
+		defer api.Close()
+		var hosts []*exampletest.Process
 		for range 4 {
-			p := exampletest.Start(t, "DISTLOCK_URL="+url)
-			hosts = append(hosts, p)
-			go func() {
-				for range 20 {
-					lines <- p.Next(t)
-				}
-			}()
+			hosts = append(hosts, exampletest.Start(t, "DISTLOCK_URL="+url, "API_URL="+api.URL))
 		}
-		for range 4 * 20 {
-			if line := <-lines; line != "calling" && line != "called" {
-				t.Error(line)
+		for range 40 {
+			if n := <-calls; n > limit {
+				t.Errorf("%d calls at once", n)
 			}
 		}
 		for _, p := range hosts {
@@ -35,13 +49,17 @@ func TestThreeCallAtATime(t *testing.T) {
 }
 
 func TestWithoutPermitsTheLimitIsPassed(t *testing.T) {
-	if most, err := simulate(t.Context(), storytest.New(t), call); err != nil || most <= limit {
-		t.Errorf("%d calls at once, %v; it should have gone wrong", most, err)
-	}
+	storytest.Run(t, func(t *testing.T, s *story.Story) {
+		if most, err := simulate(t.Context(), s, call); err != nil || most <= limit {
+			t.Errorf("%d calls at once, %v; it should have gone wrong", most, err)
+		}
+	})
 }
 
 func TestWithPermitsItIsNeverPassed(t *testing.T) {
-	if most, err := simulate(t.Context(), storytest.New(t), callWithPermit); err != nil || most > limit {
-		t.Errorf("%d calls at once, %v", most, err)
-	}
+	storytest.Run(t, func(t *testing.T, s *story.Story) {
+		if most, err := simulate(t.Context(), s, callWithPermit); err != nil || most != limit {
+			t.Errorf("%d calls at once, %v", most, err)
+		}
+	})
 }

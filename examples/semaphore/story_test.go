@@ -37,7 +37,7 @@ func callWithPermit(ctx context.Context, h *story.Host, a *api) error {
 
 // simulate lets all workers call, and returns the maximum number of concurrent calls.
 func simulate(ctx context.Context, s *story.Story, call func(context.Context, *story.Host, *api) error) (most int, err error) {
-	fleet, err := s.Hosts(ctx, hosts)
+	fleet, err := s.Hosts(hosts)
 	if err != nil {
 		return 0, err
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"log"
@@ -22,24 +23,18 @@ func main() {
 		log.Fatal(err)
 	}
 	defer locks.Close()
-	refused := load()
+	file := os.Getenv("TOKEN_FILE") // stands for the store that all hosts share
+	refused, err := os.ReadFile(file)
+	if err != nil {
+		log.Fatal(err)
+	}
 	err = locks.Mutex("token:their-service").Do(ctx, func(context.Context) error {
-		if now := load(); now != refused {
-			log.Printf("another host has refreshed it: %s", now)
-			return nil
+		now, err := os.ReadFile(file)
+		if err != nil || !bytes.Equal(now, refused) {
+			return err // without one: another host has refreshed it
 		}
 		log.Print("refreshing")
-		return save(refused + "+")
+		return os.WriteFile(file, append(now, '+'), 0o600)
 	})
 	log.Print("done: ", err)
-}
-
-// load and save stand for the store that all hosts share.
-func load() string {
-	token, _ := os.ReadFile(os.Getenv("TOKEN_FILE"))
-	return string(token)
-}
-
-func save(token string) error {
-	return os.WriteFile(os.Getenv("TOKEN_FILE"), []byte(token), 0o600)
 }

@@ -52,7 +52,7 @@ type refresher func(ctx context.Context, h *story.Host, f *fleet, refused tokens
 // simulate lets the service refuse all hosts at once, and returns the number of refreshes and how
 // many hosts it serves in the end.
 func simulate(ctx context.Context, s *story.Story, refresh refresher) (refreshes, served int, err error) {
-	all, err := s.Hosts(ctx, hosts)
+	all, err := s.Hosts(hosts)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -12,13 +12,12 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/driver"
 )
 
 // Story is one run of an example. It is safe for concurrent use.
 type Story struct {
-	url   string
+	open  func() driver.Backend
 	out   io.Writer
 	began time.Time
 
@@ -26,16 +25,9 @@ type Story struct {
 	hosts []*Host
 }
 
-// New starts a story with locks at url, which it writes to out.
-func New(url string, out io.Writer) *Story {
-	return &Story{url: url, out: out, began: time.Now()}
-}
-
-// Title writes the title of the next part.
-func (s *Story) Title(text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	fmt.Fprintf(s.out, "\n%s\n\n", text)
+// New starts a story, which it writes to out. Open connects a host with the locks.
+func New(open func() driver.Backend, out io.Writer) *Story {
+	return &Story{open: open, out: out, began: time.Now()}
 }
 
 // Say writes that the named host did something just now.
@@ -69,8 +61,7 @@ func Together(hosts []*Host, each int, f func(h *Host) error) error {
 	return errors.Join(errs...)
 }
 
-// TTL is the TTL of all locks: short, so that the lock of a dead host becomes free soon, and long
-// enough for every backend.
+// TTL is the TTL of all locks.
 const TTL = 2 * time.Second
 
 // Host is one machine of the fleet: a client with a connection of its own, which knows the other
@@ -83,10 +74,10 @@ type Host struct {
 }
 
 // Hosts connects n hosts.
-func (s *Story) Hosts(ctx context.Context, n int) ([]*Host, error) {
+func (s *Story) Hosts(n int) ([]*Host, error) {
 	var hosts []*Host
 	for i := range n {
-		h, err := s.host(ctx, fmt.Sprintf("host %d", i+1))
+		h, err := s.host(fmt.Sprintf("host %d", i+1))
 		if err != nil {
 			return nil, err
 		}
@@ -95,16 +86,12 @@ func (s *Story) Hosts(ctx context.Context, n int) ([]*Host, error) {
 	return hosts, nil
 }
 
-func (s *Story) host(ctx context.Context, name string) (*Host, error) {
-	backend, err := driver.Open(ctx, s.url)
-	if err != nil {
-		return nil, err
-	}
-	wire := &cable{Backend: backend}
+func (s *Story) host(name string) (*Host, error) {
+	wire := &cable{Backend: s.open()}
 	opts := &distlock.Options{TTL: TTL, Meta: map[string]string{"host": name}}
 	locks, err := distlock.New(wire, opts)
 	if err != nil {
-		return nil, errors.Join(err, backend.Close())
+		return nil, errors.Join(err, wire.Backend.Close())
 	}
 	h := &Host{locks, name, s, wire}
 	s.mu.Lock()

@@ -2,20 +2,23 @@
 package storytest
 
 import (
-	"path/filepath"
 	"testing"
+	"testing/synctest"
 
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/examples/internal/story"
 )
 
-// New starts a story with locks in a SQLite file of the test, which it writes to the test's log.
-func New(t *testing.T) *story.Story {
+// Run runs a test of a story in virtual time, with locks in memory. The story is written to the test's log.
+func Run(t *testing.T, test func(t *testing.T, s *story.Story)) {
 	t.Helper()
-	s := story.New("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), t.Output())
-	t.Cleanup(func() {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		s := story.New(func() driver.Backend { return store.Connect() }, t.Output())
+		test(t, s)
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return s
 }
