@@ -42,7 +42,7 @@ func TestALeaderStepsDownBeforeTheNextLeads(t *testing.T) {
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-// A leader that is asked to stop says so before the next one leads, under a greater fence; one that is killed is followed, too.
+// A leader that is asked to stop says so before the next one leads, under a greater fence.
 func TestTheNextLeads(t *testing.T) {
 	exampletest.OnStores(t, func(t *testing.T, url string) {
 		first := exampletest.Start(t, "DISTLOCK_URL="+url)
@@ -52,6 +52,7 @@ func TestTheNextLeads(t *testing.T) {
 		if next := leads(t, second); next <= fence {
 			t.Errorf("fence %d after %d", next, fence)
 		}
+		second.Stop(t)
 	})
 }
 

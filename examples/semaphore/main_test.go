@@ -11,7 +11,6 @@ import (
 	"github.com/distlock/distlock/examples/internal/exampletest"
 	"github.com/distlock/distlock/examples/internal/story"
 	"github.com/distlock/distlock/examples/internal/storytest"
-	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
@@ -43,7 +42,7 @@ func TestThreeCallAtATime(t *testing.T) {
 			}
 		}
 		for _, p := range hosts {
-			must.OK(t, p.Process.Kill())
+			p.Stop(t)
 		}
 	})
 }
