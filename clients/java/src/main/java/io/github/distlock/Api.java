@@ -26,7 +26,7 @@ final class Api {
     private final Deque<Call> queue = new ArrayDeque<>(); // calls for which there was no connection
     private int at; // the server in use
     private int running; // calls but URGENT ones
-    private int waits; // of these, calls that wait
+    private int waits; // calls that wait, of those that run or are in the queue
     private String backend; // the name of the first one seen
 
     Api(Loop loop, List<Server> servers, Token token, Trust trust, int connections) {
@@ -44,6 +44,7 @@ final class Api {
 
     /** Sends a call. Its done is called once, unless it is cancelled. */
     Call send(Call c) {
+        waits += c.sort == Call.Sort.WAIT ? 1 : 0; // also while it has no connection yet, or it would take one of the others'
         if (c.sort != Call.Sort.URGENT && running >= connections) {
             queue.add(c);
         } else {
@@ -60,6 +61,7 @@ final class Api {
         if (c.server == null) {
             c.over = true;
             queue.remove(c);
+            waits -= c.sort == Call.Sort.WAIT ? 1 : 0;
             return;
         }
         if (c.connection != null) {
@@ -82,7 +84,6 @@ final class Api {
             running++;
         }
         if (c.sort == Call.Sort.WAIT) {
-            waits++;
             s.waits.add(c);
             probe(s);
         }
@@ -213,6 +214,10 @@ final class Api {
             s.failures++;
             s.failed = System.nanoTime();
         }
+        for (Connection i : s.idle) { // if one is dead, all may be
+            i.close();
+        }
+        s.idle.clear();
         finish(c, Answer.of(c.sent ? "unknown" : "unsent", c.server.url + ": " + why));
     }
 

@@ -13,7 +13,7 @@ final class Background {
     static final Executor THREADS = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 5, TimeUnit.SECONDS, new SynchronousQueue<>(),
             r -> thread("distlock-background", r));
 
-    static final System.Logger LOG = System.getLogger("io.github.distlock");
+    private static final System.Logger LOG = System.getLogger("io.github.distlock");
 
     private Background() {}
 
@@ -22,7 +22,16 @@ final class Background {
         try {
             callback.run();
         } catch (Throwable e) {
-            LOG.log(System.Logger.Level.WARNING, "distlock: " + what + " failed", e);
+            warn("distlock: " + what + " failed", e);
+        }
+    }
+
+    /** Logs. A log that fails harms nothing: leases need the thread. */
+    static void warn(String text, Throwable cause) {
+        try {
+            LOG.log(System.Logger.Level.WARNING, text, cause);
+        } catch (Throwable e) {
+            // there is nobody to tell
         }
     }
 

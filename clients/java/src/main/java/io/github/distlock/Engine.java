@@ -111,7 +111,7 @@ final class Engine {
             } catch (Throwable error) {
                 if (!failed) { // once: it may fail each time
                     failed = true;
-                    Background.LOG.log(System.Logger.Level.WARNING, "distlock: onEvent failed", error);
+                    Background.warn("distlock: onEvent failed", error);
                 }
             }
         }

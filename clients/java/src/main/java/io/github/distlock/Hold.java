@@ -219,8 +219,8 @@ final class Hold {
                 tellLoss();
             }
         }
-        Background.LOG.log(System.Logger.Level.WARNING, "distlock: the lease of \"" + name + "\" was dropped without a release; it is released now");
         release(false);
+        Background.warn("distlock: the lease of \"" + name + "\" was dropped without a release; it is released now", null);
     }
 
     /**

@@ -131,7 +131,9 @@ public final class Locks {
     private static void awaitEnd(CompletableFuture<?> end, long most) {
         try {
             end.get(most, TimeUnit.NANOSECONDS);
-        } catch (InterruptedException | ExecutionException | TimeoutException e) {
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt(); // it goes on in the background
+        } catch (ExecutionException | TimeoutException e) {
             // it goes on in the background
         }
     }

@@ -98,20 +98,20 @@ final class Loop {
 
     private void run(Selector s) {
         for (;;) {
-            Thread.interrupted(); // whoever does that: it would close each connection
-            runTasks();
-            runTimers();
-            if (isOver(s)) {
-                close(s);
-                return;
-            }
             try {
+                Thread.interrupted(); // whoever does that: it would close each connection
+                runTasks();
+                runTimers();
+                if (isOver(s)) {
+                    break;
+                }
                 select(s);
-            } catch (IOException | RuntimeException e) {
-                Background.LOG.log(System.Logger.Level.ERROR, "distlock: the selector failed", e);
+            } catch (Throwable e) { // also if memory is short: the next turn may have enough
+                Background.warn("distlock: the loop failed", e);
                 Thread.yield();
             }
         }
+        close(s);
     }
 
     private synchronized boolean isOver(Selector s) {

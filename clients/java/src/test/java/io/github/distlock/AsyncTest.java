@@ -28,6 +28,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.logging.Logger;
 import java.util.stream.Collectors;
 
 /** Tests what goes on in the background, and the bytes of answers. LocksTest runs them. */
@@ -92,6 +93,100 @@ final class AsyncTest {
             latch.await();
         } catch (InterruptedException e) {
             throw new IllegalStateException(e);
+        }
+    }
+
+    static void waitsLeaveHalfOfTheConnections() throws Exception {
+        try (var s = new Fake(GRANT, HELD.late(300), HELD.late(300), HANG)) {
+            var locks = Locks.builder().url(s.url()).connections(2).build();
+            var lease = locks.lock("x", OPTIONS);
+            var tries = List.of(locks.lockAsync("a", TRY), locks.lockAsync("b", TRY)); // they have all connections
+            eventually(() -> s.of("acquire").size() == 3);
+            var waits = List.of(locks.lockAsync("c", OPTIONS.ttl(Duration.ofMillis(300))), locks.lockAsync("d", OPTIONS.ttl(Duration.ofMillis(300))));
+            eventually(() -> s.of("acquire").size() >= 5);
+            expect(s.of("acquire").subList(3, 5).stream().filter(b -> !b.get("wait_ms").equals(0L)).count(), 1L);
+            lease.release();
+            waits.forEach(w -> w.cancel(true));
+            tries.forEach(w -> w.cancel(true));
+        }
+    }
+
+    static void afterASilentConnectionTheOthersAreNotUsed() throws Exception {
+        var grants = new Fake.Reply[5];
+        java.util.Arrays.fill(grants, GRANT.late(100));
+        try (var s = new Fake(grants)) {
+            var locks = s.locks();
+            var leases = new ArrayList<CompletableFuture<Lease>>();
+            for (int i = 0; i < 5; i++) {
+                leases.add(locks.lockAsync("x" + i, OPTIONS));
+            }
+            for (var lease : leases) {
+                lease.get();
+            }
+            s.on("acquire", HANG, GRANT); // as if the network had forgotten the connections
+            var y = locks.lockAsync("y", TRY.ttl(Duration.ofSeconds(1)));
+            eventually(() -> s.of("acquire").size() == 7);
+            var ports = s.calls.stream().filter(c -> c.name().equals("acquire")).map(Fake.Call::port).toList();
+            that(ports.subList(0, 5).contains(ports.get(5)) && !ports.subList(0, 5).contains(ports.get(6)));
+            y.cancel(true);
+            for (var lease : leases) {
+                lease.get().release();
+            }
+        }
+    }
+
+    private static final Logger LOG = Logger.getLogger("io.github.distlock");
+
+    private static void withBrokenLog(Check.Work work) throws Exception {
+        LOG.setFilter(record -> {
+            throw new Error("of the log");
+        });
+        try {
+            work.run();
+        } finally {
+            LOG.setFilter(null);
+        }
+    }
+
+    static void errorsDoNotEndTheLoop() throws Exception {
+        withBrokenLog(() -> {
+            var loop = new Loop();
+            for (int i = 0; i < 3; i++) {
+                var next = new CountDownLatch(1);
+                loop.execute(() -> {
+                    throw new OutOfMemoryError("of the test");
+                });
+                loop.execute(next::countDown);
+                next.await();
+            }
+        });
+    }
+
+    static void forgottenLeaseIsReleasedAlsoIfTheLogFails() throws Exception {
+        try (var s = new Fake(GRANT)) {
+            withBrokenLog(() -> {
+                s.locks().lock("x", OPTIONS);
+                while (s.of("release").isEmpty()) {
+                    System.gc();
+                    Check.sleep(10);
+                }
+            });
+        }
+    }
+
+    static void interruptDuringTheEndOfAWaitIsKept() throws Exception {
+        try (var s = new Fake(GRANT, HANG).on("renew", renewed("lost")).on("release", HANG)) {
+            var waiter = Thread.currentThread();
+            new Thread(() -> {
+                try {
+                    eventually(() -> !s.of("release").isEmpty());
+                } catch (InterruptedException e) {
+                    // interrupts the waiter
+                }
+                waiter.interrupt();
+            }).start();
+            fails(DistlockException.Lost.class, () -> s.locks().lockAll(List.of("a", "b"), OPTIONS.ttl(Duration.ofSeconds(45))));
+            eventually(Thread::interrupted);
         }
     }
 

@@ -35,7 +35,7 @@ final class Fake implements AutoCloseable {
         }
     }
 
-    record Call(String name, Map<?, ?> body, String token, String backend) {}
+    record Call(String name, Map<?, ?> body, String token, String backend, int port) {}
 
     static final Reply DROP = new Reply(-1, ""), HANG = new Reply(-2, ""), RELEASED = new Reply(204, "");
     static final Reply HELD = new Reply(423, """
@@ -90,7 +90,8 @@ final class Fake implements AutoCloseable {
     private void serve(HttpExchange e) throws IOException {
         String call = e.getRequestURI().getPath().substring("/v1/".length());
         var body = (Map<?, ?>) Json.read(new String(e.getRequestBody().readAllBytes(), StandardCharsets.UTF_8));
-        calls.add(new Call(call, body, e.getRequestHeaders().getFirst("Authorization"), e.getRequestHeaders().getFirst("Distlock-Backend")));
+        calls.add(new Call(call, body, e.getRequestHeaders().getFirst("Authorization"), e.getRequestHeaders().getFirst("Distlock-Backend"),
+                e.getRemoteAddress().getPort()));
         Reply r;
         synchronized (replies) {
             var rest = replies.get(call);
