@@ -101,7 +101,9 @@ func TestWaitersLeaveConnections(t *testing.T) {
 			status = append(status, resp.StatusCode)
 		}
 		expect.Equal(t, fmt.Sprint(status), "[200 200 200 200 200 200 429 429]")
+		synctest.Wait() // the connections of those that were refused are idle then
 		expect.Equal(t, asked(w.dial(), openCall, "\r\n"), 200)
+		synctest.Wait()
 		w.s.connections.mu.Lock()
 		w.s.connections.most = 6
 		w.s.connections.mu.Unlock()
