@@ -25,6 +25,9 @@ const (
 
 	// joinTime is how long a request without an answer holds up the calls that wait for it.
 	joinTime = 20 * time.Millisecond
+
+	// endTime is how long the end of an answer may take after its last line.
+	endTime = time.Second
 )
 
 // joiner sends an acquire or a release at once if few are under way, or if the server does not join calls. Those that come
@@ -314,13 +317,14 @@ func (m *manyCalls) read(body io.Reader, s *slot) {
 			m.left(c)
 		}
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1)) // the end, after which the connection can be used again
 	for i, c := range m.calls {
 		if !answered[i] {
 			m.client.leave(m.ctx, m.server)
 			c.done <- called{err: why}
 		}
 	}
+	defer time.AfterFunc(endTime, m.cancel).Stop()
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1)) // the end, after which the connection can be used again
 }
 
 // answer returns what a line says about its call.

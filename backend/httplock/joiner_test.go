@@ -359,3 +359,26 @@ func TestDeniedJoinedCallsGoOn(t *testing.T) {
 		expect.OK(t, err, name)
 	}
 }
+
+// An answer that does not end after its last line is given up.
+func TestJoinedAnswerWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b, free := busy(t, f)
+	ended := make(chan struct{})
+	f.answer("/v1/calls", func(w http.ResponseWriter, r *http.Request) {
+		f.mark(w)
+		fmt.Fprintln(w, granted(0)+"\n"+granted(1))
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		close(ended)
+	})
+	for name, err := range acquireAll(t, b, free, "a", "b") {
+		expect.OK(t, err, name)
+	}
+	select {
+	case <-ended:
+	case <-soon(t).Done():
+		t.Error("the request goes on")
+	}
+}
