@@ -735,7 +735,7 @@ func TestRowRewrite(t *testing.T) {
 	_, after, err := d.Read(t.Context(), []string{"x"})
 	must.OK(t, err)
 	want := bytes.Join([][]byte{append([]byte("["), w.New...), append(lines[1], ']')}, []byte(",\n"))
-	if r := after[0]; !bytes.Equal(r.Claims, want) || r.Claimed != w.Until || r.Number != w.Number || r.Rev != rows[0].Rev+1 {
+	if r := after[0]; !bytes.Equal(r.Claims, want) || r.Claimed != w.Until || r.Number != w.Number || r.Rev <= rows[0].Rev {
 		t.Errorf("%+v\n%s\nwant\n%s", r, r.Claims, want)
 	}
 }
