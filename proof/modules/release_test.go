@@ -35,10 +35,12 @@ func TestLongRelease(t *testing.T) {
 	if git("status", "--porcelain") != "" || !strings.Contains(git("tag"), "cmd/distlock/"+version) {
 		t.Errorf("status %q, tags %q", git("status", "--porcelain"), git("tag"))
 	}
-	if notes := git("tag", "-n999", "-l", version); !strings.Contains(notes, "### Added") || strings.Contains(notes, "## Unreleased") {
+	changelog, err := os.ReadFile(filepath.Join(repository, "CHANGELOG.md"))
+	_, changes, _ := strings.Cut(string(changelog), "\n- ")
+	change, _, _ := strings.Cut(changes, "\n")
+	if notes := git("tag", "-n999", "-l", version); change == "" || !strings.Contains(notes, change) || strings.Contains(notes, "## Unreleased") {
 		t.Errorf("the notes of the release are %q", notes)
 	}
-	changelog, err := os.ReadFile(filepath.Join(repository, "CHANGELOG.md"))
 	if err != nil || !strings.Contains(string(changelog), "\n## Unreleased\n\n## "+version+" (") {
 		t.Errorf("the changelog does not name the release: %v", err)
 	}
