@@ -267,14 +267,17 @@ func TestCronRefusesWrongArguments(t *testing.T) {
 // Margins and schedules that would contradict each other do not.
 func TestCronFitsAnySchedule(t *testing.T) {
 	for _, every := range []time.Duration{10 * time.Millisecond, time.Second, time.Minute, 24 * time.Hour, 1 << 62} {
-		c := client(t, memlock.New(), &distlock.Options{TTL: time.Minute, Margin: 20 * time.Second})
-		ran, err := c.Cron(t.Context(), "x", every, func(context.Context) error { return nil })
-		if !ran || err != nil {
-			t.Errorf("every %v: %v, %v", every, ran, err)
-		}
-		minHold, ttl := tick.Terms(every, time.Minute, c.Caps())
-		if minHold <= 0 || minHold+ttl >= every || ttl <= 0 {
-			t.Errorf("every %v: at least %v, TTL %v", every, minHold, ttl)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			c := must.Get(distlock.New(newRig(), &distlock.Options{TTL: time.Minute, Margin: 20 * time.Second}))(t)
+			ran, err := c.Cron(t.Context(), "x", every, func(context.Context) error { return nil })
+			if !ran || err != nil {
+				t.Errorf("every %v: %v, %v", every, ran, err)
+			}
+			minHold, ttl := tick.Terms(every, time.Minute, c.Caps())
+			if minHold <= 0 || minHold+ttl >= every || ttl <= 0 {
+				t.Errorf("every %v: at least %v, TTL %v", every, minHold, ttl)
+			}
+			expect.OK(t, c.Close(), "Close")
+		})
 	}
 }
