@@ -150,7 +150,6 @@ var texts = map[string][len(languages)]string{
 	"promise.two":      {"Two holders at once are possible", "可能同时有两个持有者"},
 	"promise.fences":   {"Fences can go back", "栅栏令牌可能倒退"},
 	"promise.dead":     {"A dead process’s lock is free after", "进程死亡后，锁多久释放"},
-	"promise.woken":    {"A waiter is woken by", "等待者由什么唤醒"},
 	"promise.none":     {"The backend is not in the table of guarantees: see those of its members.", "保证表中没有这个后端，请看其各成员的保证。"},
 
 	"login.title": {"Log in", "登录"},
@@ -163,7 +162,7 @@ var texts = map[string][len(languages)]string{
 }
 
 // guarantee is a backend's row of the table in docs/guarantees.md.
-type guarantee struct{ Backend, Two, Back, Dead, Woken string }
+type guarantee struct{ Backend, Two, Back, Dead string }
 
 // guarantees has the rows by the beginning of a backend's name, in each language.
 var guarantees = []struct {
@@ -171,12 +170,12 @@ var guarantees = []struct {
 	row    [len(languages)]guarantee
 }{
 	{"mem", [...]guarantee{
-		{"memory (`mem:`)", "no", "no", "–", "the release"},
-		{"内存（`mem:`）", "否", "否", "–", "释放"},
+		{"memory (`mem:`)", "no", "no", "–"},
+		{"内存（`mem:`）", "否", "否", "–"},
 	}},
 	{"sqlite:", [...]guarantee{
-		{"SQLite", "no, unless the file is removed and made anew in use; elsewhere than on Linux also if -wal or -shm is removed, or the clock jumps", "if the clock goes back after all data is lost", "the TTL", "the release"},
-		{"SQLite", "否，除非文件在使用中被删除重建；非 Linux 系统上，删除 -wal 或 -shm、时钟跳变时也可能", "数据全部丢失且时钟倒退时", "TTL", "释放"},
+		{"SQLite", "no, unless the file is removed and made anew in use, or rows are deleted; elsewhere than on Linux also if -wal or -shm is removed, or the clock jumps", "if the clock goes back after all data is lost", "the TTL"},
+		{"SQLite", "否，除非文件在使用中被删除重建，或者行被删除；非 Linux 系统上，删除 -wal 或 -shm、时钟跳变时也可能", "数据全部丢失且时钟倒退时", "TTL"},
 	}},
 	{"redis+sentinel", redisReplicated},
 	{"redis+cluster", redisReplicated},
@@ -184,30 +183,30 @@ var guarantees = []struct {
 	{"rediss+cluster", redisReplicated},
 	{"redis", redisAlone},
 	{"quorum", [...]guarantee{
-		{"Redlock", "if members forget their votes, or clocks jump", "if a member forgets and its clock is behind", "the TTL", "the release"},
-		{"Redlock", "成员忘记投票或时钟跳变时", "某成员丢失数据且其时钟落后时", "TTL", "释放"},
+		{"Redlock", "if members forget their votes, or clocks jump", "if a member forgets and its clock is behind", "the TTL"},
+		{"Redlock", "成员忘记投票或时钟跳变时", "某成员丢失数据且其时钟落后时", "TTL"},
 	}},
 	{"etcd:", [...]guarantee{
-		{"etcd", "if the key is deleted", "if the data is replaced by a backup", "the TTL, a second and a half, and a commit", "the release"},
-		{"etcd", "键被删除时", "数据被备份替换时", "TTL 加一秒半和一次提交", "释放"},
+		{"etcd", "if the key is deleted", "if the data is replaced by a backup", "the TTL, a second and a half, and a commit"},
+		{"etcd", "键被删除时", "数据被备份替换时", "TTL 加一秒半和一次提交"},
 	}},
 	{"mysql", sqlRows},
 	{"postgres", sqlRows},
 }
 
 var redisAlone = [...]guarantee{
-	{"Redis, one server", "if it loses its memory, its clock jumps forward, or keys are evicted", "if it loses its memory and its clock goes back", "the TTL", "the release"},
-	{"Redis，单机", "内存数据丢失、时钟向前跳变或键被淘汰时", "内存数据丢失且时钟倒退时", "TTL", "释放"},
+	{"Redis, one server", "if it loses its memory, its clock jumps forward, or keys are evicted", "if it loses its memory and its clock goes back", "the TTL"},
+	{"Redis，单机", "内存数据丢失、时钟向前跳变或键被淘汰时", "内存数据丢失且时钟倒退时", "TTL"},
 }
 
 var redisReplicated = [...]guarantee{
-	{"Redis Sentinel, Cluster", redisAlone[0].Two + ", and after a failover", redisAlone[0].Back, "the TTL", "the release"},
-	{"Redis Sentinel、Cluster", redisAlone[1].Two + "，以及故障转移之后", redisAlone[1].Back, "TTL", "释放"},
+	{"Redis Sentinel, Cluster", redisAlone[0].Two + ", and after a failover", redisAlone[0].Back, "the TTL"},
+	{"Redis Sentinel、Cluster", redisAlone[1].Two + "，以及故障转移之后", redisAlone[1].Back, "TTL"},
 }
 
 var sqlRows = [...]guarantee{
-	{"MySQL, PostgreSQL: rows", "if commits are not flushed, after a failover that loses commits, or if the clock jumps forward", "with what loses commits, if the clock goes back", "the TTL", "the release"},
-	{"MySQL、PostgreSQL：行策略", "提交未落盘、故障转移丢失提交或时钟向前跳变时", "提交丢失，同时时钟倒退时", "TTL", "释放"},
+	{"MySQL, PostgreSQL: rows", "if commits are not flushed, after a failover that loses commits, if rows are deleted, or if the clock jumps forward", "with what loses commits, if the clock goes back", "the TTL"},
+	{"MySQL、PostgreSQL：行策略", "提交未落盘、故障转移丢失提交、行被删除或时钟向前跳变时", "提交丢失，同时时钟倒退时", "TTL"},
 }
 
 // guaranteeOf returns the row of a backend; an empty one if the table has none.
@@ -215,9 +214,7 @@ func guaranteeOf(name string, lang int) guarantee {
 	for _, g := range guarantees {
 		if strings.HasPrefix(name, g.starts) {
 			row := g.row[lang]
-			for _, s := range []*string{&row.Backend, &row.Woken} {
-				*s = strings.ReplaceAll(*s, "`", "")
-			}
+			row.Backend = strings.ReplaceAll(row.Backend, "`", "")
 			return row
 		}
 	}
