@@ -20,7 +20,7 @@ import (
 // openDistlockAt opens a URL, so that the backend creates its own client.
 func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client, error) {
 	return func(addr string, ttl time.Duration) (client, error) {
-		b, err := driver.Open(context.Background(), scheme+addr)
+		b, err := driver.Open(context.Background(), scheme+addr+"?timeout=30s") // a busy machine is slow to open
 		if err != nil {
 			return nil, err
 		}
