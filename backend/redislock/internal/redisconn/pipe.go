@@ -14,6 +14,8 @@ const (
 	maxBatch = 64 << 10 // that is written at once, if it is more than one request
 	maxOwed  = 1 << 20  // requests without an answer, in bytes
 
+	fewSent = 32 // unanswered requests, up to which a writer waits for no others
+
 	// lookUp is after how long a caller that reads its answer itself looks whether its context has ended, at the latest. Deadlines
 	// that are much shorter made it slower.
 	lookUp = 50 * time.Millisecond

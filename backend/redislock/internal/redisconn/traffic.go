@@ -57,9 +57,11 @@ func (m *multiplexer) writeMore(c *pipe) {
 	}
 	c.writing = true
 	go m.writeLater(c)
-	// What was started last runs first, and sends the one before it behind the callers that were just answered: they have more to
-	// write. runtime.Gosched would send it behind all goroutines of a busy program.
-	go func() {}()
+	if len(c.sent)-c.head > fewSent {
+		// What was started last runs first, and sends the one before it behind the callers that were just answered: they have more to
+		// write. runtime.Gosched would send it behind all goroutines of a busy program.
+		go func() {}()
+	}
 }
 
 func (m *multiplexer) writeLater(c *pipe) {
