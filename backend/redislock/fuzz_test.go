@@ -145,6 +145,7 @@ func (f *fuzzer) round(ctx context.Context, ops []op) error {
 			f.unclear++
 		}
 	}
+	besideOthers(ops)
 	if f.worlds = before.afterAll(ops, slow); len(f.worlds) == 0 {
 		return fmt.Errorf("the holds may have been %v; then, in any order, %v", before, ops)
 	}

@@ -46,6 +46,7 @@ type op struct {
 	owner  int
 	mode   driver.Mode
 	queue  bool // of an acquire: keep a place in the queue
+	beside bool // another attempt of the round may have had the lock for a moment
 	answer outcome
 	err    error
 }
@@ -150,12 +151,39 @@ func (ws worlds) after(o op) worlds {
 		switch {
 		case o.answer == unclear:
 			next[w], next[then] = true, true
+			if o.plain() && w.free() { // it may have got the lock, and not have seen the queue
+				w.leave(o.owner)
+				w.holds[o.owner] = o.mode
+				next[w] = true
+			}
 		case o.answer == answer:
+			next[then] = true
+		case o.answer == held && o.beside && w.free(): // it met the moment in which another one had the lock
+			w.holds[(o.owner+1)%fuzzOwners] = driver.Exclusive
+			then, _ = w.step(o)
+			then.holds[(o.owner+1)%fuzzOwners] = nothing
 			next[then] = true
 		}
 	}
 	return next
 }
+
+// plain reports whether an attempt may take a lock before it looks at the queue. It gives the lock back if there is one.
+func (o op) plain() bool {
+	return o.kind == opAcquire && (o.mode == driver.Exclusive || o.mode == driver.Write)
+}
+
+// besideOthers notes which calls are beside an attempt that may have had the lock for a moment.
+func besideOthers(ops []op) {
+	for i := range ops {
+		for j, o := range ops {
+			ops[i].beside = ops[i].beside || i != j && o.plain() && o.answer != yes
+		}
+	}
+}
+
+// free reports whether nobody holds.
+func (w world) free() bool { return w.holds == [fuzzOwners]driver.Mode{} }
 
 // afterAll is the worlds that calls at the same time leave: they took place in some
 // order. If they were slow, turns may have ended between them.
