@@ -14,14 +14,6 @@ import (
 // no request was let in yet.
 const strangerTime = 10 * time.Second
 
-// HTTP returns a http.Server whose handler is s, with the bounds of time, size and connections that a server needs.
-func (s *Server) HTTP() *http.Server {
-	return &http.Server{
-		Handler: s, ReadHeaderTimeout: strangerTime, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ConnContext: s.connections.accept, ConnState: s.connections.changed,
-	}
-}
-
 // connections has the connections of all clients. If there are as many as there may be, a new one ends another: the
 // oldest of a stranger, or else the one of a client that has been idle for longest. The zero value is ready, and
 // safe for concurrent use.

@@ -112,3 +112,11 @@ func (s *Server) begin() error {
 	s.streams.Add(1)
 	return nil
 }
+
+// HTTP returns a http.Server whose handler is s, with the bounds of time, size and connections that a server needs.
+func (s *Server) HTTP() *http.Server {
+	return &http.Server{
+		Handler: s, ReadHeaderTimeout: strangerTime, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		ConnContext: s.connections.accept, ConnState: s.connections.changed,
+	}
+}

@@ -36,7 +36,7 @@ var (
 
 // newBackend makes a Backend of a client that has seen its server.
 func newBackend(c *client, life context.Context, stop context.CancelCauseFunc) *Backend {
-	b := &Backend{client: c, caps: c.caps, life: life, stop: stop, joiner: &joiner{client: c, life: life, patience: joinTime}}
+	b := &Backend{client: c, caps: c.caps, life: life, stop: stop, joiner: newJoiner(c, life)}
 	b.news = newNews(c, life, b.goTask)
 	return b
 }
@@ -74,15 +74,6 @@ func (b *Backend) goTask(f func()) (started bool) {
 // during returns a context that ends with ctx or with the backend. The caller calls end.
 func (b *Backend) during(ctx context.Context) (_ context.Context, end func()) {
 	return during(ctx, b.life)
-}
-
-func during(ctx, life context.Context) (_ context.Context, end func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-	}
 }
 
 // checkName returns an error for a name that no server takes, and for calls after Close. A name that JSON

@@ -26,6 +26,9 @@ import (
 // maxAnswer bounds the body of an answer, in bytes.
 const maxAnswer = 16 << 20
 
+// callsPath is the path of many calls in a request.
+const callsPath = "/v1/calls"
+
 // endpoint is one of the servers in the URL.
 type endpoint struct {
 	label string // for messages
@@ -379,4 +382,16 @@ func notOurs(resp *http.Response) error {
 		what += fmt.Sprintf(", which leads to %.200q,", to)
 	}
 	return fmt.Errorf("the answer %s is not a distlock server's", what)
+}
+
+var errNoLine = errors.New("the answer has no line for the hold")
+
+// during returns a context that ends with ctx or with life, with the cause. The caller calls end.
+func during(ctx, life context.Context) (_ context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }

@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	callsPath = "/v1/calls"
-
 	// requestsAtOnce is how many requests of joined calls are under way. More of them have fewer calls each.
 	requestsAtOnce = 2
 
@@ -42,6 +40,10 @@ type joiner struct {
 	queue []*joinedCall
 }
 
+func newJoiner(c *client, life context.Context) *joiner {
+	return &joiner{client: c, life: life, patience: joinTime}
+}
+
 // joinedCall is a call that waits for those under way.
 type joinedCall struct {
 	op   string // its key in httpwire.Call
@@ -51,7 +53,7 @@ type joinedCall struct {
 	over atomic.Bool // its caller does not wait any more
 }
 
-// called is what became of a call that has waited.
+// called has the result of a call that has waited.
 type called struct {
 	alone bool  // it was not sent, and is to be sent by itself
 	slot  *slot // of a call that is alone, if it holds up others

@@ -85,8 +85,6 @@ func (c *chunk) add(i int, hold []byte) {
 	c.at = append(c.at, i)
 }
 
-var errNoLine = errors.New("the answer has no line for the hold")
-
 // renew makes one request, and writes what it learns into errs.
 func (b *Backend) renew(ctx context.Context, c *chunk, holds []driver.Hold, errs []error) {
 	c.text.WriteString(bodyEnd)

@@ -112,13 +112,3 @@ func (r *Results) conditions(doc *strings.Builder) {
 	}
 	doc.WriteString("\n")
 }
-
-// family returns the scenarios that differ only in a size, from small to large.
-func (r *Results) family(name string) (all []Scenario) {
-	for _, s := range r.Scenarios {
-		if s.family() == name && len(s.Rows) > 0 {
-			all = append(all, s)
-		}
-	}
-	return all
-}

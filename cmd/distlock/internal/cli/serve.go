@@ -77,7 +77,7 @@ func (a *app) serveCommand() *cobra.Command {
 		Args: exactly(0, "flags only"),
 		RunE: func(*cobra.Command, []string) error {
 			if o.health {
-				return a.health(o)
+				return health(o.listen, o.cert != "")
 			}
 			return a.serve(o)
 		},

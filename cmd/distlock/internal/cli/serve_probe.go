@@ -17,17 +17,17 @@ const healthTime = 5 * time.Second
 
 // health asks the server on this host that was started with the same flags whether it is ready. A socket is asked rather
 // than an address, which may want a client certificate.
-func (a *app) health(o *serveOptions) error {
-	if len(o.listen) == 0 {
+func health(listen []string, encrypted bool) error {
+	if len(listen) == 0 {
 		return usage("serve: --listen is empty; want an address, or no such flag")
 	}
-	address := o.listen[0]
-	if i := slices.IndexFunc(o.listen, func(l string) bool { return strings.HasPrefix(l, "unix:") }); i >= 0 {
-		address = o.listen[i]
+	address := listen[0]
+	if i := slices.IndexFunc(listen, func(l string) bool { return strings.HasPrefix(l, "unix:") }); i >= 0 {
+		address = listen[i]
 	}
 	scheme := "http"
 	path, isSocket := strings.CutPrefix(address, "unix:")
-	if !isSocket && o.cert != "" {
+	if !isSocket && encrypted {
 		scheme = "https"
 	}
 	t := &http.Transport{
