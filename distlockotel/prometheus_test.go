@@ -1,7 +1,6 @@
 package distlockotel
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -101,26 +100,13 @@ func TestAlerts(t *testing.T) {
 // promtool runs in the folder of the alerts, and returns what it prints.
 func promtool(t *testing.T, input string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(debian(t, "promtool"), args...)
+	cmd := exec.Command(testserver.Tool(t, "promtool"), args...)
 	cmd.Dir, cmd.Stdin = contrib+"prometheus", strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("promtool %v: %v\n%s", args, err, out)
 	}
 	return string(out)
-}
-
-// debian returns the path of a program of Debian's package prometheus.
-func debian(t *testing.T, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(cmp.Or(os.Getenv("DISTLOCK_TEST_"+strings.ToUpper(name)), name))
-	if err != nil {
-		if os.Getenv("DISTLOCK_TEST_REQUIRE") == "" {
-			t.Skip(err)
-		}
-		t.Fatalf("%v: run make servers", err)
-	}
-	return path
 }
 
 // Every question of the dashboard has an answer in a Prometheus that reads a busy client.
@@ -193,7 +179,7 @@ func startPrometheus(t *testing.T, target string) string {
 	text := fmt.Sprintf("global: {scrape_interval: 500ms}\nscrape_configs: [{job_name: test, static_configs: [{targets: [%q]}]}]\n", target)
 	must.OK(t, os.WriteFile(config, []byte(text), 0o600))
 	var log strings.Builder
-	cmd := exec.Command(debian(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address="+addr)
+	cmd := exec.Command(testserver.Tool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address="+addr)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	must.OK(t, testserver.Spawn(cmd))
 	t.Cleanup(func() {

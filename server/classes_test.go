@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // scraped returns the metrics of a server at which everything has happened that they count.
@@ -83,11 +83,7 @@ func TestServerAlerts(t *testing.T) {
 			t.Errorf("docs/server.md does not explain %s", alert[1])
 		}
 	}
-	path, err := exec.LookPath(cmp.Or(os.Getenv("DISTLOCK_TEST_PROMTOOL"), "promtool"))
-	if err != nil && os.Getenv("DISTLOCK_TEST_REQUIRE") == "" {
-		t.Skip(err)
-	}
-	must.OK(t, err)
+	path := testserver.Tool(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "server-alerts.yml"}, {"test", "rules", "server-alerts_test.yml"}, {"check", "metrics"}} {
 		cmd := exec.Command(path, args...)
 		cmd.Dir, cmd.Stdin = contrib+"prometheus", strings.NewReader(text)

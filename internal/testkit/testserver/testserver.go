@@ -192,6 +192,7 @@ var tools = map[string]*program{
 	"curl":    {name: "curl", env: "DISTLOCK_TEST_CURL", debian: "curl"},
 	"nginx":   {name: "nginx", env: "DISTLOCK_TEST_NGINX", debian: "nginx-light"},
 
+	"promtool":   {name: "promtool", env: "DISTLOCK_TEST_PROMTOOL", debian: "prometheus"},
 	"prometheus": {name: "prometheus", env: "DISTLOCK_TEST_PROMETHEUS", debian: "prometheus"},
 }
 

@@ -12,7 +12,7 @@ import java.util.Objects;
  * static final Options NIGHTLY = Options.defaults().ttl(Duration.ofMinutes(1)).wait(Duration.ofSeconds(10));
  * }</pre>
  *
- * <p>Who waits, waits in the queue of the server's backend where it has one, so locks are fair there without an option.
+ * <p>Waiters stand in the queue of the server's backend where it has one, so locks are fair there without an option.
  */
 public final class Options {
     private static final Options DEFAULTS = new Options();
