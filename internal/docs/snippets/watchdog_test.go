@@ -54,6 +54,7 @@ func TestTTLPage(t *testing.T) {
 		last := granted.Add(at[0])
 		fake.Down()
 		<-lease.Context().Done()
+		synctest.Wait() // the event comes from another goroutine
 		if at := lost.since(last); !errors.Is(lease.Err(), distlock.ErrLost) || len(at) != 1 || at[0] != 29*time.Second {
 			t.Errorf("lost after %v; want 29 s", at)
 		}
