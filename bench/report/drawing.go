@@ -2,6 +2,7 @@ package report
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/distlock/distlock/bench/chart"
 )
@@ -39,7 +40,7 @@ func (r *Results) draw(d drawing) ([]byte, error) {
 		if !ok {
 			color = i
 		}
-		line := chart.Series{Name: row.Contender, Color: color, Bold: row.Contender == "distlock"}
+		line := chart.Series{Name: row.Contender, Color: color, Bold: strings.HasPrefix(row.Contender, "distlock")}
 		for _, s := range all {
 			line.X = append(line.X, float64(s.size()))
 			line.Y = append(line.Y, s.figure(row.Contender, d.figure))
