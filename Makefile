@@ -34,7 +34,7 @@ RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
 # All packages are compiled at once, and nothing is linked yet.
 COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
-.PHONY: help servers test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy use release man packages bench performance statements bench-once lint-bench chaos soak check api
+.PHONY: help servers test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy install use release man packages bench performance statements bench-once lint-bench chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ tidy: ## write go.mod and go.sum of all modules anew
 
 release: ## tag all modules: make release VERSION=v0.1.0 shows what it would do; with DRY_RUN=no it does it
 	@DRY_RUN=$(DRY_RUN) internal/modules.sh release "$(VERSION)"
+
+install: ## install the command, in two programs that belong together: distlock, and distlock-all, which it becomes for etcd
+	CGO_ENABLED=0 $(GO) install -trimpath -ldflags '-s -w' ./cmd/distlock ./cmd/distlock/distlock-all
 
 use: ## let the program in another folder take distlock from this clone: make use DIR=/path/to/app
 	@internal/modules.sh use "$(DIR)"

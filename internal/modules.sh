@@ -115,7 +115,7 @@ release() {
 		printf '  %s\n' "${tags[@]}"
 		echo "the notes, from CHANGELOG.md, are $(wc -l <<<"$notes") lines: git tag -n999 -l $version shows them then"
 		echo "to do it: make release VERSION=$version DRY_RUN=no"
-		echo "before: make check, govulncheck, internal/reproduce.sh dist/distlock; after: the list of modules (CONTRIBUTING.md, Releasing)."
+		echo "before: make check, govulncheck, internal/reproduce.sh dist; after: the list of modules (CONTRIBUTING.md, Releasing)."
 		echo "CONTRIBUTING.md, Releasing, has the whole list"
 		return
 	fi
@@ -128,7 +128,7 @@ release() {
 	git commit -q -a -m "release $version"
 	git tag -a "$version" --cleanup=verbatim -m "distlock $version"$'\n'"$notes"
 	for tag in "${tags[@]:1}"; do git tag -a "$tag" -m "distlock $version"; done
-	echo "committed and tagged; for the files of the release: internal/reproduce.sh dist/distlock, and the list of modules (CONTRIBUTING.md, Releasing)"
+	echo "committed and tagged; for the files of the release: internal/reproduce.sh dist, and the list of modules (CONTRIBUTING.md, Releasing)"
 	echo "to publish: git push --atomic origin HEAD ${tags[*]}"
 }
 

@@ -9,6 +9,8 @@ require (
 	github.com/distlock/distlock/backend/all v0.0.0
 	github.com/distlock/distlock/backend/mysqllock v0.0.0
 	github.com/distlock/distlock/backend/pglock v0.0.0
+	github.com/distlock/distlock/backend/redislock v0.0.0
+	github.com/distlock/distlock/backend/sqlitelock v0.0.0
 	github.com/distlock/distlock/server v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.12.0
@@ -44,8 +46,6 @@ require (
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/cpuguy83/go-md2man/v2 v2.0.6 // indirect
 	github.com/distlock/distlock/backend/etcdlock v0.0.0 // indirect
-	github.com/distlock/distlock/backend/redislock v0.0.0 // indirect
-	github.com/distlock/distlock/backend/sqlitelock v0.0.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/uuid v1.6.0 // indirect

@@ -14,13 +14,21 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+// asCommand makes the test binary behave as the command distlock.
+const asCommand = "DISTLOCK_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	os.Exit(testserver.Run(m))
+}
 
 // initAllocs is how many allocations the initialisation of a package may make. One regular expression or
 // template at package level is beyond it.
 const initAllocs = 60
 
-// A run pays for the initialisation of all backends, also of backends that its URL does not name. So none of
+// A run pays for the initialisation of all backends but etcd, also of backends that its URL does not name. So none of
 // our packages does notable work there.
 func TestStartInitialisesLittle(t *testing.T) {
 	self := must.Get(os.Executable())(t)
@@ -48,9 +56,7 @@ func TestStartInitialisesLittle(t *testing.T) {
 func BenchmarkCommandStart(b *testing.B) {
 	dir := b.TempDir()
 	self, nothing := filepath.Join(dir, "distlock"), pathOf(b, "true")
-	if out, err := exec.Command("go", "build", "-o", self, ".").CombinedOutput(); err != nil {
-		b.Fatalf("%v\n%s", err, out)
-	}
+	build(b, dir, ".")
 	run := func(url string) []string { return []string{self, "--url", url, "run", "name", "--", nothing} }
 	contenders := []struct {
 		name      string
@@ -90,4 +96,12 @@ func pathOf(b *testing.B, program string) string {
 		b.Skip(err)
 	}
 	return path
+}
+
+// build builds commands of this module in folder.
+func build(t testing.TB, folder string, packages ...string) {
+	t.Helper()
+	if out, err := exec.Command("go", append([]string{"build", "-ldflags=-w", "-o", folder + "/"}, packages...)...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 }

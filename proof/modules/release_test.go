@@ -57,9 +57,11 @@ func TestLongRelease(t *testing.T) {
 		"GOWORK=off", "GOBIN=" + home, "GOFLAGS=-modcacherw", "GOPRIVATE=" + main + "," + main + "/*",
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://" + filepath.ToSlash(repository) + ".insteadOf", "GIT_CONFIG_VALUE_0=https://" + main,
 	}
-	command(t, home, env, "go", "install", main+"/cmd/distlock@"+version)
-	if got := command(t, home, nil, filepath.Join(home, "distlock"), "version"); !strings.HasPrefix(got, "distlock "+version+" ") {
-		t.Errorf("version: %q", got)
+	command(t, home, env, "go", "install", main+"/cmd/distlock@"+version, main+"/cmd/distlock/distlock-all@"+version)
+	for _, program := range []string{"distlock", "distlock-all"} {
+		if got := command(t, home, nil, filepath.Join(home, program), "version"); !strings.HasPrefix(got, "distlock "+version+" ") {
+			t.Errorf("version of %s: %q", program, got)
+		}
 	}
 }
 

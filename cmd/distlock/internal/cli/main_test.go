@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )

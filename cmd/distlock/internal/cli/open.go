@@ -17,7 +17,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/distlock/distlock"
-	_ "github.com/distlock/distlock/backend/all" // every scheme of --url
+	_ "github.com/distlock/distlock/backend/httplock" // every scheme of --url but rareSchemes
+	_ "github.com/distlock/distlock/backend/memlock"
+	_ "github.com/distlock/distlock/backend/mysqllock"
+	_ "github.com/distlock/distlock/backend/pglock"
+	_ "github.com/distlock/distlock/backend/quorum"
+	_ "github.com/distlock/distlock/backend/redislock"
+	_ "github.com/distlock/distlock/backend/shard"
+	_ "github.com/distlock/distlock/backend/sqlitelock"
+	_ "github.com/distlock/distlock/backend/zklock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/opening"
 )

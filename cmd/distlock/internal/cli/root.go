@@ -4,6 +4,7 @@
 //	app.go        what all commands share: output, exit codes, messages without passwords, kinds of flags
 //	text.go       tables, and lines of a terminal that are updated
 //	signals.go    the signals that end a wait or a command
+//	whole.go      what becomes of it for a backend whose client starts slowly
 //	open.go       from a URL, a config file or neither to a client; the names of locks for completion
 //	run.go        holds locks while a command runs; acquire.go, outcome.go and package job belong to it
 //	options.go    the flags of run, elect and lock
@@ -46,6 +47,10 @@ import (
 func Main() int {
 	// Errors are reported once, by this program. The Redis client would also log them.
 	logging.Disable()
+	if err := becomeWhole(os.Args[1:]); err != nil {
+		fmt.Fprint(os.Stderr, message(err, nil))
+		return codeOf(err)
+	}
 	return run(os.Args[1:], os.Stdout, os.Stderr)
 }
 
@@ -80,7 +85,8 @@ config file with that one line: a service's credential distlock.url (LoadCredent
 systemd), ~/.config/distlock/url or /etc/distlock.url, which cron jobs see too. Examples:
 redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181,
 mysql://user:password@localhost:3306/app, postgres://user:password@localhost:5432/app,
-sqlite:/path/to/locks.db, and http://localhost:7077 for a server ("distlock serve"). Without a
+sqlite:/path/to/locks.db, and http://localhost:7077 for a server ("distlock serve"). For etcd,
+distlock becomes the command distlock-all, which is beside it or on the PATH. Without a
 URL, or with --local, the locks are stored in a SQLite file in the user's state directory.
 Only this user's processes on this host see them.`
 

@@ -1,0 +1,6 @@
+//go:build !unix
+
+package main
+
+// No program can become another one here.
+import _ "github.com/distlock/distlock/backend/all"
