@@ -38,7 +38,7 @@ func TestStartInitialisesLittle(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, trace)
 	}
-	line := regexp.MustCompile(`(?m)^init (github\.com/distlock/distlock/(?:backend|cmd|driver)\S*) .* (\d+) allocs$`)
+	line := regexp.MustCompile(`(?m)^init (github\.com/distlock/distlock/(?:backend|cmd|driver|server)\S*) .* (\d+) allocs$`)
 	found := line.FindAllStringSubmatch(string(trace), -1)
 	if len(found) == 0 {
 		t.Fatalf("no initialisation was reported: %q", trace)

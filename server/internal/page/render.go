@@ -10,6 +10,7 @@ import (
 	"path"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -31,8 +32,10 @@ type piece struct {
 // volatile matches the parts that page.js keeps up to date by itself: running times, and their bars. ends matches those that
 // a renewal changes.
 var (
-	ends     = regexp.MustCompile(`data-until="(\d+)" data-ttl="(\d+)"`)
-	volatile = regexp.MustCompile(`>[^<]*</time>|width="\d+%"|data-tone="\w+"|` + ends.String())
+	ends     = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`data-until="(\d+)" data-ttl="(\d+)"`) })
+	volatile = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`>[^<]*</time>|width="\d+%"|data-tone="\w+"|` + ends().String())
+	})
 )
 
 var sumSeed = maphash.MakeSeed()
@@ -75,8 +78,8 @@ func newFiles() *files {
 // piece makes a piece of a page.
 func (p *files) piece(lang int, name, id string, data any) piece {
 	html := p.render(lang, name, data)
-	made := piece{ID: id, HTML: template.HTML(html), sum: maphash.Bytes(sumSeed, volatile.ReplaceAll(html, nil))}
-	for _, m := range ends.FindAllSubmatch(html, -1) {
+	made := piece{ID: id, HTML: template.HTML(html), sum: maphash.Bytes(sumSeed, volatile().ReplaceAll(html, nil))}
+	for _, m := range ends().FindAllSubmatch(html, -1) {
 		for _, digits := range m[1:] {
 			n, _ := strconv.ParseInt(string(digits), 10, 64)
 			made.ends = append(made.ends, n)

@@ -312,8 +312,10 @@ type checkJSON struct {
 	TookMS  int64  `json:"took_ms"`
 }
 
-// fromInside matches the checks that break the network between a backend and its server, or withdraw a right.
-var fromInside = regexp.MustCompile("^(cut|refused)/")
+// fromInside reports whether a check breaks the network between a backend and its server, or withdraws a right.
+func fromInside(check string) bool {
+	return strings.HasPrefix(check, "cut/") || strings.HasPrefix(check, "refused/")
+}
 
 func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) checkJSON {
 	r := checkJSON{Name: c.Name, Promise: c.Promise, Result: resultOK}
@@ -325,7 +327,7 @@ func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) ch
 	r.TookMS = time.Since(began).Milliseconds()
 	switch {
 	case err == nil:
-	case errors.Is(err, drivertest.ErrNotClaimed) && fromInside.MatchString(c.Name):
+	case errors.Is(err, drivertest.ErrNotClaimed) && fromInside(c.Name):
 		r.Result = resultUntestable
 	case errors.Is(err, drivertest.ErrNotClaimed):
 		r.Result = resultNotClaimed
