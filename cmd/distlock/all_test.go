@@ -71,7 +71,7 @@ func TestOtherCommandIsMissing(t *testing.T) {
 // become refuses to work.
 func TestOtherCommand(t *testing.T) {
 	folder := t.TempDir()
-	build(t, folder, ".", "./distlock-all")
+	build(t, folder, "-ldflags=-w", ".", "./distlock-all")
 	cmd := exec.Command(filepath.Join(folder, "distlock"), "--url", testserver.SharedEtcd(t).URL(), "run", t.Name(), "--", "sh", "-c", "echo $PPID $DISTLOCK_REPLACED; exit 7")
 	var errs bytes.Buffer
 	cmd.Stderr = &errs

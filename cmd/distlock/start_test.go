@@ -50,19 +50,30 @@ func TestStartInitialisesLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkCommandStart measures how long distlock run takes around a command that does nothing, beside
-// flock(1) and distlock version. Each round runs all of them, so that a busy machine slows them alike.
+// BenchmarkCommandStart measures how long distlock run takes around a command that does nothing, beside flock(1), distlock
+// version and a Go program that does nothing. Each round runs all of them, so that a busy machine slows them alike.
 // The metrics are milliseconds of time and of the processor, children included.
 func BenchmarkCommandStart(b *testing.B) {
 	dir := b.TempDir()
 	self, nothing := filepath.Join(dir, "distlock"), pathOf(b, "true")
-	build(b, dir, ".")
+	empty := filepath.Join(dir, "empty.go")
+	must.OK(b, os.WriteFile(empty, []byte("package main\n\nfunc main() {}\n"), 0o600))
+	b.Setenv("CGO_ENABLED", "0") // as in a release
+	for _, program := range []string{".", empty} {
+		build(b, dir, "-trimpath", "-ldflags=-s -w", program)
+	}
+	for _, program := range []string{self, filepath.Join(dir, "empty")} {
+		// The kernel maps a program that was written, as by an installation, in larger pieces than what a linker has left.
+		must.OK(b, os.WriteFile(program+".new", must.Get(os.ReadFile(program))(b), 0o700))
+		must.OK(b, os.Rename(program+".new", program))
+	}
 	run := func(url string) []string { return []string{self, "--url", url, "run", "name", "--", nothing} }
 	contenders := []struct {
 		name      string
 		argv      []string
 		wall, cpu time.Duration
 	}{
+		{name: "empty", argv: []string{filepath.Join(dir, "empty")}},
 		{name: "flock", argv: []string{pathOf(b, "flock"), filepath.Join(dir, "flock"), nothing}},
 		{name: "version", argv: []string{self, "version"}},
 		{name: "sqlite", argv: run("sqlite:" + filepath.Join(dir, "locks.db"))},
@@ -98,10 +109,10 @@ func pathOf(b *testing.B, program string) string {
 	return path
 }
 
-// build builds commands of this module in folder.
-func build(t testing.TB, folder string, packages ...string) {
+// build builds commands of this module in folder. The arguments are those of go build.
+func build(t testing.TB, folder string, args ...string) {
 	t.Helper()
-	if out, err := exec.Command("go", append([]string{"build", "-ldflags=-w", "-o", folder + "/"}, packages...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append([]string{"build", "-o", folder + "/"}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }

@@ -38,7 +38,7 @@ func becomeWhole(args []string) error {
 		return nil
 	}
 	err := errNotInstalled
-	if slices.ContainsFunc(append(args, configuredURLs()...), isRare) {
+	if slices.ContainsFunc(slices.Concat(args, configuredURLs()), isRare) {
 		err = replaceBy(wholeCommand)
 	}
 	for _, scheme := range rareSchemes {
