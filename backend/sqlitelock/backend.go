@@ -140,11 +140,8 @@ func (b *Backend) inspect(ctx context.Context, name string) (i driver.Info, err 
 	}
 	defer conn.Close()
 	err = conn.Raw(func(raw any) error {
-		s, err := prepare(ctx, raw.(sqldriver.Conn), sqlLoad)
-		if err != nil {
-			return err
-		}
-		defer s.stmt.Close()
+		s := &statement{conn: raw.(sqldriver.Conn), text: sqlLoad}
+		defer s.close()
 		now := b.clock.now()
 		l, err := load(ctx, s, name, b.clock.boot, now)
 		if err == nil {

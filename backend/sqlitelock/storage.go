@@ -219,7 +219,9 @@ func integer(v sqldriver.Value) int64 {
 // statement is a prepared statement, used without database/sql, which made a quarter of a call's allocations. One goroutine
 // uses it. Values are int64 and string.
 type statement struct {
-	stmt driverStmt
+	conn sqldriver.Conn
+	text string
+	stmt driverStmt // nil until it is compiled
 	args []sqldriver.NamedValue
 	row  []sqldriver.Value
 }
@@ -230,12 +232,23 @@ type driverStmt interface {
 	sqldriver.StmtQueryContext
 }
 
-func prepare(ctx context.Context, conn sqldriver.Conn, text string) (*statement, error) {
-	stmt, err := conn.(sqldriver.ConnPrepareContext).PrepareContext(ctx, text)
-	if err != nil {
-		return nil, err
+// compile does nothing the second time.
+func (s *statement) compile(ctx context.Context) error {
+	if s.stmt != nil {
+		return nil
 	}
-	return &statement{stmt: stmt.(driverStmt)}, nil
+	stmt, err := s.conn.(sqldriver.ConnPrepareContext).PrepareContext(ctx, s.text)
+	if err == nil {
+		s.stmt = stmt.(driverStmt)
+	}
+	return err
+}
+
+func (s *statement) close() error {
+	if s.stmt == nil {
+		return nil
+	}
+	return s.stmt.Close()
 }
 
 func (s *statement) bind(args []sqldriver.Value) []sqldriver.NamedValue {
@@ -249,6 +262,9 @@ func (s *statement) bind(args []sqldriver.Value) []sqldriver.NamedValue {
 // exec returns how many rows were changed. It has no context: the writer's statements are short, and callers do not wait for the
 // writer beyond their own contexts.
 func (s *statement) exec(args ...sqldriver.Value) (int64, error) {
+	if err := s.compile(context.Background()); err != nil {
+		return 0, err
+	}
 	result, err := s.stmt.ExecContext(context.Background(), s.bind(args))
 	if err != nil {
 		return 0, err
@@ -258,6 +274,9 @@ func (s *statement) exec(args ...sqldriver.Value) (int64, error) {
 
 // query calls f with each row, which is valid until f returns.
 func (s *statement) query(ctx context.Context, f func(row []sqldriver.Value), args ...sqldriver.Value) error {
+	if err := s.compile(ctx); err != nil {
+		return err
+	}
 	rows, err := s.stmt.QueryContext(ctx, s.bind(args))
 	if err != nil {
 		return err
@@ -290,6 +309,8 @@ type statements struct {
 	all []*statement
 }
 
+// prepare compiles what a short hold uses, which finds out whether the tables are as they should be. A command that holds one
+// lock would wait longer for all the others than for these: they are compiled when they are used.
 func (s *statements) prepare(ctx context.Context, conn sqldriver.Conn) error {
 	s.conn = conn
 	for stmt, text := range map[**statement]string{
@@ -299,11 +320,13 @@ func (s *statements) prepare(ctx context.Context, conn sqldriver.Conn) error {
 		&s.sweepEnd: sqlSweepEnd, &s.sweepClaims: sqlSweepClaims,
 		&s.sweepNumbers: sqlSweepNumbers, &s.sweepLocks: sqlSweepLocks,
 	} {
-		p, err := prepare(ctx, conn, text)
-		if err != nil {
+		*stmt = &statement{conn: conn, text: text}
+		s.all = append(s.all, *stmt)
+	}
+	for _, used := range []*statement{s.begin, s.commit, s.rollback, s.number, s.putLock, s.putClaim, s.release} {
+		if err := used.compile(ctx); err != nil {
 			return err
 		}
-		*stmt, s.all = p, append(s.all, p)
 	}
 	return nil
 }
@@ -313,7 +336,7 @@ func (s *statements) prepare(ctx context.Context, conn sqldriver.Conn) error {
 func (s *statements) close() error {
 	var errs []error
 	for _, s := range s.all {
-		errs = append(errs, s.stmt.Close())
+		errs = append(errs, s.close())
 	}
 	return errors.Join(errs...)
 }

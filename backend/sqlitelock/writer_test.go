@@ -123,12 +123,9 @@ func TestFull(t *testing.T) {
 func limitPages(t *testing.T, b *Backend, pragma string) {
 	t.Helper()
 	must.OK(t, b.w.do(t.Context(), true, func(tx *tx) error {
-		s, err := prepare(t.Context(), tx.conn, pragma)
-		if err != nil {
-			return err
-		}
-		_, err = s.exec()
-		return errors.Join(err, s.stmt.Close())
+		s := &statement{conn: tx.conn, text: pragma}
+		_, err := s.exec()
+		return errors.Join(err, s.close())
 	}))
 }
 
