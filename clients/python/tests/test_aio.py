@@ -122,9 +122,11 @@ class AioTest(ServedTest):
                     await asyncio.sleep(1000)
                 finally:
                     ended.append(lease.lost.is_set())
+                    raise KeyError("after the loss")
 
-            with self.assertRaises(ZeroDivisionError):
+            with self.assertRaises(ZeroDivisionError), self.assertLogs("distlock") as logged:
                 await locks.elect(self.name, lead, ttl=6)
+            self.assertIn("after the loss", "".join(logged.output))
             self.assertEqual([True], ended)
             self.assertLess(fences[0], fences[1])
 

@@ -406,13 +406,29 @@ class ClientTest(unittest.TestCase):
             with self.assertRaises(ValueError) as caught:
                 distlock.Locks(url)
             self.assertNotIn("hidden", str(caught.exception))
-        for bad in {"token": "a\nb"}, {"token": "ü"}:
+        for bad in {"token": "a\nb"}, {"token": "ü"}, {"token": ""}, {"token": 5}, {"meta": "x"}, {"meta": {"a": 1}}, {"on_event": 5}, {"tls": True}:
             self.assertRaises(ValueError, distlock.Locks, "http://h", **bad)
         self.assertRaises(ValueError, distlock.Locks)
-        self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", wait=-1)
-        self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", wait="1s")
-        for ttl in 0, -1, float("nan"), float("inf"):
-            self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", ttl=ttl)
+        locks = distlock.Locks("http://h")
+        for bad, right in (
+            ({"wait": -1}, "wait is -1: want seconds"), ({"wait": "1s"}, "wait is '1s'"),
+            *(({"ttl": ttl}, "ttl is .*: want seconds, more than 0 and at most") for ttl in (0, -1, float("nan"), float("inf"), 1e9, "30", None, True)),
+            ({"mode": None}, "mode is None: want exclusive"), ({"mode": "counted"}, "mode is"),
+            ({"limit": 0}, "limit is 0: want how many"), ({"limit": "3"}, "limit is '3'"), ({"limit": 1.5}, "limit is 1.5"), ({"limit": True}, "limit is"),
+            ({"limit": 3, "mode": "read"}, "mode is 'read': want none beside limit"),
+            ({"meta": "x"}, "meta is 'x': want a dict"), ({"meta": {"a": 1}}, "meta has 'a': 1"), ({"meta": {1: "a"}}, "meta has 1"),
+            ({"renew": "no"}, "renew is 'no': want True or False"), ({"on_lost": 5}, "on_lost is 5: want a function"),
+        ):
+            self.assertRaisesRegex(ValueError, right, locks.lock, "x", **bad)
+        for name in 5, None, b"x":
+            for call in locks.lock, locks.guard, locks.holder, lambda name: locks.lock_all(["x", name]):
+                self.assertRaisesRegex(ValueError, "the name of the lock is .*: want a str", call, name)
+        self.assertRaisesRegex(ValueError, "lead is None: want a function", locks.elect, "x", None)
+
+    def test_a_web_server_of_another_kind_is_named(self):
+        server = self.serve(acquire=[(404, None)], mixed_up=True)
+        with self.assertRaisesRegex(distlock.Unavailable, "/path: status 404, and not from a distlock server"):
+            self.locks(server.url + "/path").lock("x", wait=0)
 
 
 if __name__ == "__main__":

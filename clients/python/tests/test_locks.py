@@ -192,9 +192,11 @@ class LockTest(ServedTest):
                 raise Enough
             self.broken(lease)
             self.assertTrue(lease.lost.wait(60))
-            lease.check()
+            raise ZeroDivisionError
 
-        self.assertRaises(Enough, locks.elect, self.name, lead, ttl=6)
+        with self.assertLogs("distlock") as logged:
+            self.assertRaises(Enough, locks.elect, self.name, lead, ttl=6)
+        self.assertIn("ZeroDivisionError", "".join(logged.output))
         self.assertLess(terms[0], terms[1])
         self.assertFalse(other.locked(self.name))
 

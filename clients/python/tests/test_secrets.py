@@ -62,6 +62,11 @@ class SecretsTest(ServedTest):
         with self.assertRaises(distlock.Unavailable):
             self.client(server.url).lock(self.name, wait=0)  # does not know who has signed the server's
 
+    def test_a_file_that_is_no_certificate_is_named(self):
+        for path in self.folder + "/none", __file__:
+            with self.assertRaisesRegex(OSError, "want certificates in PEM.*" + path):
+                distlock.Locks("https://h", ca_file=path)
+
 
 if __name__ == "__main__":
     unittest.main()

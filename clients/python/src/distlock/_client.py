@@ -13,7 +13,7 @@ from ._errors import Denied, Error, Event, Holder, Invalid, Lost, Unavailable, h
 from ._hold import NEVER, BaseLease, Claim, Hold, new_owner
 from ._renewals import Renewals
 from ._servers import NO_FACT, Servers
-from ._wire import POLL, Answer, granted, margin, patience, segment
+from ._wire import POLL, Answer, check_name, granted, margin, patience, segment
 
 log = logging.getLogger("distlock")
 
@@ -24,6 +24,12 @@ _FINAL: Dict[str, Type[Error]] = {
 _CLOSED = "the client was closed"
 
 ASIDE = 2.0  # seconds for which a leader that gave up lets the others have their turn
+
+
+def failed_after_loss(name: str, error: BaseException) -> None:
+    """Tells of an error of lead that does not end the election. It may be a mistake, which nobody would see otherwise."""
+    if not isinstance(error, Lost):
+        log.warning("lead of %r failed after its lease was lost", name, exc_info=error)
 
 
 def standing(meta: Optional[Mapping[str, str]]) -> Dict[str, str]:
@@ -349,6 +355,7 @@ class Client:
 
     async def holders(self, name: str) -> List[Holder]:
         """Returns the holders of a lock."""
+        check_name(name)
         answer = await self._servers.ask("/v1/locks/" + segment(name), 5.0)
         if answer.kind == "ok" and answer.body.get("name") == name:
             return holders(answer.body.get("holders"))

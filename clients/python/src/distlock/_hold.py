@@ -7,7 +7,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Protocol
 
 from ._errors import Invalid, Lost
-from ._wire import Grant, Terms, encode, margin, milliseconds
+from ._wire import Grant, Terms, check_name, encode, margin, milliseconds
 
 NEVER = math.inf
 
@@ -33,6 +33,7 @@ class Hold:
     """
 
     def __init__(self, name: str, terms: Terms, meta: Mapping[str, str], lost: Flag, forgotten: Callable[["Hold"], Any]) -> None:
+        check_name(name)
         self.name, self.terms, self.lost = name, terms, lost
         self.owner = new_owner()
         self.fence = 0
@@ -189,7 +190,10 @@ def sorted_names(names: Iterable[str]) -> List[str]:
     """Returns the names of several locks in the order in which all take them."""
     if isinstance(names, str):
         raise ValueError("names is a text: want a list of names")
-    found = sorted(names)
+    found = list(names)
+    for name in found:
+        check_name(name)
+    found.sort()
     if not found:
         raise ValueError("there are no names: want at least one")
     if len(set(found)) < len(found):

@@ -8,14 +8,14 @@ import time
 import weakref
 from typing import Any, Callable, Iterable, List, Mapping, Optional, TypeVar, cast
 
-from ._client import ASIDE, Client, again, standing
+from ._client import ASIDE, Client, again, failed_after_loss, standing
 from ._errors import Error, Event, Held, Holder, Unavailable
 from ._flag import Flag
 from ._hold import Hold, nested, sorted_names
 from ._leases import Lease, Leases
 from ._secrets import Certificates, Token
 from ._servers import Servers
-from ._wire import Terms
+from ._wire import Mode, Terms, check_call, check_meta, check_name
 from ._worker import Teller, Worker, call_on_lost, process
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +56,8 @@ class Locks:
         tokens, certificates = Token(token, token_file), Certificates(tls, cert_file, key_file, ca_file)
         self._servers: Callable[[], Servers] = lambda: Servers(urls, tokens, certificates, connections)
         self._servers()  # tells of wrong arguments
+        check_meta(meta)
+        check_call("on_event", on_event)
         self._meta, self._on_event = meta, on_event
         self._closed = False
         self._begin()
@@ -82,7 +84,7 @@ class Locks:
         *,
         ttl: float = 30.0,
         wait: Optional[float] = None,
-        mode: str = "exclusive",
+        mode: Mode = "exclusive",
         limit: Optional[int] = None,
         meta: Optional[Mapping[str, str]] = None,
         min_hold: float = 0.0,
@@ -112,7 +114,7 @@ class Locks:
         name: str,
         *,
         ttl: float = 30.0,
-        mode: str = "exclusive",
+        mode: Mode = "exclusive",
         limit: Optional[int] = None,
         meta: Optional[Mapping[str, str]] = None,
         min_hold: float = 0.0,
@@ -132,7 +134,7 @@ class Locks:
         *,
         ttl: float = 30.0,
         wait: Optional[float] = None,
-        mode: str = "exclusive",
+        mode: Mode = "exclusive",
         limit: Optional[int] = None,
         meta: Optional[Mapping[str, str]] = None,
         min_hold: float = 0.0,
@@ -163,7 +165,7 @@ class Locks:
         *,
         ttl: float = 30.0,
         wait: Optional[float] = None,
-        mode: str = "exclusive",
+        mode: Mode = "exclusive",
         limit: Optional[int] = None,
         meta: Optional[Mapping[str, str]] = None,
         min_hold: float = 0.0,
@@ -175,6 +177,7 @@ class Locks:
 
         Where the function needs the lease, use with self.lock(…) as lease.
         """
+        check_name(name)
         terms = Terms(ttl, wait, mode, limit, meta, min_hold, renew, reentrant, on_lost)
 
         def decorate(f: F) -> F:
@@ -203,8 +206,9 @@ class Locks:
 
         lead returns soon after lease.lost is set, or raises Lost from lease.check. It campaigns again then, and, two seconds
         later, when lead returns before. An error of lead while it leads ends elect, and so do an interrupt, close, which
-        raises Unavailable, and a refusal by servers that have never let this client in.
+        raises Unavailable, and a refusal by servers that have never let this client in. One after a loss is logged.
         """
+        check_call("lead", lead, wanted=True)
         terms = Terms(ttl, None, meta=meta, on_lost=on_lost)
         while True:
             try:
@@ -218,9 +222,10 @@ class Locks:
                 with lease as term:
                     lead(term)
                 time.sleep(ASIDE)
-            except Exception:
+            except Exception as e:
                 if lease._hold.ended != "lost":
                     raise
+                failed_after_loss(name, e)
 
     def locked(self, name: str) -> bool:
         """Reports whether somebody holds the lock. It needs the right see. Another may take or release it at once."""

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 Stamp = Optional[Tuple[int, int, int]]
 
@@ -24,7 +24,7 @@ class Token:
         self._file, self._stamp = file, None if file is None else _stamp(file)
         self._value = token if file is None else _read(file)
         if self._value is not None and not _is_token(self._value):
-            raise ValueError("the token has characters that a header can't have")
+            raise ValueError("the token is empty, no text, or has characters that a header can't have")
 
     def value(self) -> Optional[str]:
         """Returns the token. A file that can't be read now, or that is half written, leaves the last one."""
@@ -45,8 +45,8 @@ def _read(file: str) -> str:
         return f.read(1 << 16).strip()
 
 
-def _is_token(value: str) -> bool:
-    return bool(value) and all(" " < c <= "~" for c in value)
+def _is_token(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and all(" " < c <= "~" for c in value)
 
 
 class Certificates:
@@ -57,6 +57,8 @@ class Certificates:
     ) -> None:
         if tls is not None and (cert_file or key_file or ca_file):
             raise ValueError("there are tls and files of certificates: want one of them")
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise ValueError("tls is no ssl.SSLContext")
         if (cert_file is None) != (key_file is None):
             raise ValueError("want cert_file and key_file together")
         self._own = tls
@@ -77,7 +79,8 @@ class Certificates:
                 if self._cert is not None:
                     context.load_cert_chain(self._cert, self._key)
                 self._context, self._stamps = context, stamps
-            except OSError:
+            except OSError as e:
                 if self._context is None:
-                    raise
+                    files = ", ".join(f for f in (self._cert, self._key, self._ca) if f is not None)
+                    raise OSError(f"want certificates in PEM, and the key of the first one, in {files}: {e}") from e
         return self._context

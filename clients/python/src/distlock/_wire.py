@@ -4,15 +4,17 @@ import dataclasses
 import json
 import math
 import urllib.parse
-from typing import Any, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Literal, Mapping, NamedTuple, Optional
 
 POLL = 20.0  # seconds for which one request waits: less than a server's limit, and than proxies allow
 MOST = 16 << 20  # bytes of an answer
 RENEWAL = 1000  # holds in one renewal
 RENEWAL_BYTES = 2 << 20  # of its body
+LONGEST = 315_360_000  # seconds of a TTL: what a server takes
 
 FACTS = frozenset({"held", "lost", "invalid", "unsupported", "denied", "unsent"})
-MODES = ("exclusive", "write", "read")
+
+Mode = Literal["exclusive", "write", "read"]
 
 
 class Address(NamedTuple):
@@ -35,7 +37,7 @@ class Address(NamedTuple):
         return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        return f"http+unix://{self.path}" if self.scheme == "http+unix" else f"{self.scheme}://{self.authority}"
+        return f"http+unix://{self.path}" if self.scheme == "http+unix" else f"{self.scheme}://{self.authority}{self.base}"
 
 
 def parse(url: str) -> Address:
@@ -71,16 +73,25 @@ class Terms:
     on_lost: Optional[Any] = None
 
     def __post_init__(self) -> None:
-        if not _is_number(self.ttl) or not 0 < self.ttl < 1e9:
-            raise ValueError(f"ttl is {self.ttl!r}: want seconds, more than 0")
+        if not _is_number(self.ttl) or not 0 < self.ttl <= LONGEST:
+            raise ValueError(f"ttl is {self.ttl!r}: want seconds, more than 0 and at most {LONGEST}")
         if self.wait is not None and (not _is_number(self.wait) or not self.wait >= 0):
             raise ValueError(f"wait is {self.wait!r}: want seconds, or None to wait for ever")
-        if not _is_number(self.min_hold) or not 0 <= self.min_hold < 1e9:
+        if not _is_number(self.min_hold) or not 0 <= self.min_hold <= LONGEST:
             raise ValueError(f"min_hold is {self.min_hold!r}: want seconds, or 0")
         if not self.renew and self.min_hold > self.ttl:
             raise ValueError(f"min_hold is {self.min_hold!r}, and without renewal the lease ends after {self.ttl!r}")
-        if self.limit is not None and (self.mode != "exclusive" or isinstance(self.limit, bool)):
-            raise ValueError("limit makes a semaphore: want a number, and no mode beside it")
+        if not isinstance(self.mode, str) or self.mode == "counted":
+            raise ValueError(f"mode is {self.mode!r}: want exclusive, write or read; a semaphore has a limit")
+        if self.limit is not None and (isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1):
+            raise ValueError(f"limit is {self.limit!r}: want how many may hold at once, at least 1")
+        if self.limit is not None and self.mode != "exclusive":
+            raise ValueError(f"mode is {self.mode!r}: want none beside limit, which makes a semaphore")
+        for name, value in (("renew", self.renew), ("reentrant", self.reentrant)):
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} is {value!r}: want True or False")
+        check_meta(self.meta)
+        check_call("on_lost", self.on_lost)
 
     @property
     def kind(self) -> str:
@@ -90,6 +101,24 @@ class Terms:
 
 def _is_number(v: Any) -> bool:
     return isinstance(v, (int, float)) and not isinstance(v, bool)
+
+
+def check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise ValueError(f"the name of the lock is {name!r}: want a str")
+
+
+def check_meta(meta: Any) -> None:
+    if meta is not None and not isinstance(meta, Mapping):
+        raise ValueError(f"meta is {meta!r}: want a dict of texts")
+    for key, value in (meta or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ValueError(f"meta has {key!r}: {value!r}: want a text for a text")
+
+
+def check_call(what: str, call: Any, wanted: bool = False) -> None:
+    if (call is not None or wanted) and not callable(call):
+        raise ValueError(f"{what} is {call!r}: want a function")
 
 
 def margin(ttl: float) -> float:
@@ -140,7 +169,7 @@ def judge(server: Address, response: Response, request: str, backend: Optional[s
     """Returns what an answer states as a fact, for a client that has seen this backend first."""
     detail = f"{server}: status {response.status}"
     if response.headers.get("distlock-request") != request:  # a proxy's, or to another request
-        return Answer("unknown", {}, detail)
+        return Answer("unknown", {}, f"{detail}, and not from a distlock server")
     renewed = response.status == 200 and "ndjson" in response.headers.get("content-type", "")
     body: Any = {}
     if response.status != 204 and not renewed:

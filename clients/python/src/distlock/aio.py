@@ -30,12 +30,12 @@ from typing import (
 )
 
 from ._aio_leases import Lease, Leases, Taking
-from ._client import ASIDE, Client, again, log, standing
+from ._client import ASIDE, Client, again, failed_after_loss, log, standing
 from ._errors import Denied, Error, Event, Held, Holder, Invalid, Lost, Unavailable
 from ._hold import BaseLease, Hold, nested, sorted_names
 from ._secrets import Certificates, Token
 from ._servers import Servers
-from ._wire import Terms
+from ._wire import Mode, Terms, check_call, check_meta, check_name
 from ._worker import process, tell_one
 
 __all__ = [
@@ -69,6 +69,8 @@ class Locks:
         tokens, certificates = Token(token, token_file), Certificates(tls, cert_file, key_file, ca_file)
         self._servers: Callable[[], Servers] = lambda: Servers(urls, tokens, certificates, connections)
         self._servers()  # tells of wrong arguments
+        check_meta(meta)
+        check_call("on_event", on_event)
         self._meta, self._on_event = meta, on_event
         self._closed = False
         self._begin()
@@ -97,7 +99,7 @@ class Locks:
         *,
         ttl: float = 30.0,
         wait: Optional[float] = None,
-        mode: str = "exclusive",
+        mode: Mode = "exclusive",
         limit: Optional[int] = None,
         meta: Optional[Mapping[str, str]] = None,
         min_hold: float = 0.0,
@@ -128,7 +130,7 @@ class Locks:
         name: str,
         *,
         ttl: float = 30.0,
-        mode: str = "exclusive",
+        mode: Mode = "exclusive",
         limit: Optional[int] = None,
         meta: Optional[Mapping[str, str]] = None,
         min_hold: float = 0.0,
@@ -148,7 +150,7 @@ class Locks:
         *,
         ttl: float = 30.0,
         wait: Optional[float] = None,
-        mode: str = "exclusive",
+        mode: Mode = "exclusive",
         limit: Optional[int] = None,
         meta: Optional[Mapping[str, str]] = None,
         min_hold: float = 0.0,
@@ -170,7 +172,7 @@ class Locks:
         *,
         ttl: float = 30.0,
         wait: Optional[float] = None,
-        mode: str = "exclusive",
+        mode: Mode = "exclusive",
         limit: Optional[int] = None,
         meta: Optional[Mapping[str, str]] = None,
         min_hold: float = 0.0,
@@ -179,6 +181,7 @@ class Locks:
         on_lost: Optional[OnLost] = None,
     ) -> Callable[[F], F]:
         """Decorates a coroutine function, which then runs only while the lock is held. See lock."""
+        check_name(name)
         terms = Terms(ttl, wait, mode, limit, meta, min_hold, renew, reentrant, on_lost)
 
         def decorate(f: F) -> F:
@@ -207,8 +210,9 @@ class Locks:
 
         lead is cancelled when the lease is lost. It campaigns again then, and, two seconds later, when lead returns before.
         An error of lead while it leads ends elect, and so do close, which raises Unavailable, and a refusal by servers that
-        have never let this client in.
+        have never let this client in. One after a loss is logged.
         """
+        check_call("lead", lead, wanted=True)
         terms = Terms(ttl, None, meta=meta, on_lost=on_lost)
         while True:
             try:
@@ -234,6 +238,10 @@ class Locks:
                 if not work.cancelled():
                     work.result()
                 await asyncio.sleep(ASIDE)
+            elif not work.cancelled():
+                error = work.exception()
+                if error is not None:
+                    failed_after_loss(name, error)
 
     async def locked(self, name: str) -> bool:
         """Reports whether somebody holds the lock. It needs the right see. Another may take or release it at once."""
