@@ -4,6 +4,7 @@
 
 const { anyOf } = require("./abort.js");
 const { Lost, Unavailable } = require("./errors.js");
+const { wantTTL } = require("./options.js");
 
 class Lease {
   #hold;
@@ -25,8 +26,8 @@ class Lease {
   check() { this.#hold.check(); }
 
   async extend(ttl) {
-    if (!(ttl > 0 && ttl < Infinity)) throw new TypeError(`the extension is by ${String(ttl)}: want milliseconds, more than 0`);
-    await this.#hold.extend(Number(ttl));
+    wantTTL(ttl);
+    await this.#hold.extend(ttl);
   }
 
   release() { return (this.#released ??= this.#hold.release()); }

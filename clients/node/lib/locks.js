@@ -164,7 +164,7 @@ async function away(signal) {
 
 /** Returns names in the order in which all clients take them: that of their bytes. */
 function sorted(names) {
-  if (!Array.isArray(names) || names.length === 0) throw new TypeError("there are no names of locks: want a list of them");
+  if (!Array.isArray(names) || names.length === 0) throw new TypeError("lockAll wants a list of the names of locks, at least one");
   const all = names.map((n) => Buffer.from(nameOf(n))).sort(Buffer.compare).map(String);
   const twice = all.find((name, i) => name === all[i + 1]);
   if (twice !== undefined) throw new TypeError(`${quote(twice)} is named twice: want each lock once`);

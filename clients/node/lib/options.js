@@ -22,7 +22,7 @@ function known(options, names) {
 }
 
 function nameOf(name) {
-  if (typeof name !== "string" || name === "") throw new TypeError(`the name of the lock is ${shown(name)}: want a string`);
+  if (typeof name !== "string" || name === "") throw new TypeError(`the name of the lock is ${shown(name)}: want a string that is not empty`);
   if (Buffer.from(name).toString() !== name) throw new TypeError("the name of the lock is no Unicode: it has half of a surrogate pair");
   return name;
 }
@@ -32,9 +32,9 @@ function lockOptions(options = {}, names = LOCK) {
   const { reentrant = false, ...others } = options ?? {};
   known(options !== null && names.includes("reentrant") ? others : options, names);
   const { ttl = 30_000, wait = Infinity, signal, mode = "exclusive", limit, minHold = 0, renew = true, meta = {}, onLost } = others;
-  want(ttl > 0 && ttl < Infinity, "ttl", ttl, "milliseconds, more than 0");
-  want(wait >= 0, "wait", wait, "milliseconds, or Infinity");
-  want(minHold >= 0 && minHold < Infinity, "minHold", minHold, "milliseconds");
+  wantTTL(ttl);
+  want(typeof wait === "number" && wait >= 0, "wait", wait, "milliseconds, or none to wait for ever");
+  want(Number.isFinite(minHold) && minHold >= 0, "minHold", minHold, "milliseconds");
   want(typeof renew === "boolean", "renew", renew, "true or false");
   want(typeof reentrant === "boolean", "reentrant", reentrant, "true or false");
   want(renew || minHold <= ttl, "minHold", minHold, "no more than the ttl of a lease that is not renewed");
@@ -43,8 +43,7 @@ function lockOptions(options = {}, names = LOCK) {
   want(limit === undefined || mode === "exclusive", "mode", mode, "none beside limit, which makes a semaphore");
   want(onLost === undefined || typeof onLost === "function", "onLost", onLost, "a function");
   wantSignal(signal);
-  const times = { ttl: Number(ttl), wait: Number(wait), minHold: Number(minHold) };
-  return { ...times, signal, mode: limit === undefined ? mode : "counted", limit, renew, meta: metaOf(meta), onLost, reentrant };
+  return { ttl, wait, minHold, signal, mode: limit === undefined ? mode : "counted", limit, renew, meta: metaOf(meta), onLost, reentrant };
 }
 
 function electOptions(options) {
@@ -67,6 +66,10 @@ function metaOf(meta) {
   want(meta !== null && typeof meta === "object", "meta", meta, "an object of strings");
   for (const [key, value] of Object.entries(meta)) want(typeof value === "string", `meta.${key}`, value, "a string");
   return meta;
+}
+
+function wantTTL(ttl) {
+  want(Number.isFinite(ttl) && ttl > 0, "ttl", ttl, "milliseconds, more than 0");
 }
 
 function wantSignal(signal) {
@@ -96,7 +99,8 @@ function parseURL(text) {
     return { secure: false, target: { socketPath }, prefix: "", shown: `http+unix://${socketPath}` };
   }
   const target = { hostname: u.hostname.replace(/^\[|\]$/g, ""), port: u.port || undefined };
-  return { secure: u.protocol === "https:", target, prefix: u.pathname.replace(/\/+$/, ""), shown: u.origin };
+  const prefix = u.pathname.replace(/\/+$/, "");
+  return { secure: u.protocol === "https:", target, prefix, shown: u.origin + prefix };
 }
 
-module.exports = { nameOf, lockOptions, electOptions, clientOptions, parseURL, TRY, USING };
+module.exports = { nameOf, wantTTL, lockOptions, electOptions, clientOptions, parseURL, TRY, USING };

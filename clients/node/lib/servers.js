@@ -122,13 +122,13 @@ class Servers {
       answer = response.status === 204 || line && response.status === 200 ? {} : JSON.parse(response.text);
     } catch (e) {
       if (!signal?.aborted) dropIdle(server.agent);
-      const why = response ? `status ${response.status}, and no JSON` : (e.code ?? e.name);
+      const why = response ? `status ${response.status}, and no JSON` : reasonOf(e);
       return [e.unsent ? "unsent" : "unknown", { detail: `${server.shown}: ${why}`, sent: !e.unsent }];
     } finally {
       if (watch) watch.end();
     }
     if (response.headers["distlock-request"] !== id) { // a proxy's, or to another request
-      return ["unknown", { detail: `${server.shown}: status ${response.status}` }];
+      return ["unknown", { detail: `${server.shown}: status ${response.status}, and not from a distlock server` }];
     }
     return this.#judge(server, response, answer !== null && typeof answer === "object" ? answer : {});
   }
@@ -192,6 +192,12 @@ class Servers {
     if (status === 200 || status === 204) return ["ok", answer];
     return [FACTS.has(answer.distlock) ? answer.distlock : "unknown", answer];
   }
+}
+
+/** Returns why there is no answer. OpenSSL says it in the middle of its message. */
+function reasonOf({ code, name, message }) {
+  const ssl = /:SSL routines:[^:]*:([^:]+)/.exec(message);
+  return ssl ? `${code}: ${ssl[1]}` : (code ?? name);
 }
 
 /** Hands a line of an answer on, if it is one. */

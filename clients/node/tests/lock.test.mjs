@@ -197,9 +197,16 @@ test("wrong arguments", async () => {
   const locks = new Locks("http://h");
   const wrong = [
     { wait: -1 }, { TTL: 5 }, { mode: 5 }, { mode: "counted" }, { limit: 0 }, { limit: 1.5 }, { limit: 2, mode: "read" }, { minHold: -1 },
+    { ttl: "30000" }, { ttl: null }, { wait: "5" }, { wait: null }, { wait: NaN }, { minHold: "1" },
     { minHold: 40_000, renew: false }, { renew: "no" }, { meta: { a: 5 } }, { onLost: 5 }, { signal: {} }, null, 5, "x", [],
   ];
   for (const options of wrong) await assert.rejects(locks.lock("x", options), TypeError, JSON.stringify(options));
   for (const name of ["", undefined, 5, "half a pair \ud800"]) await assert.rejects(locks.lock(name), TypeError);
   for (const ttl of [0, -1, NaN, Infinity]) await assert.rejects(new Locks("http://h").lock("x", { ttl }), TypeError);
+});
+
+test("what answers, and is no server of locks, is named", async (t) => {
+  const server = await serve(t, { acquire: [[404, {}]] }, { mixedUp: true });
+  await assert.rejects(new Locks(`${server.url}/path`).tryLock("x"), (e) => e instanceof Unavailable && e.message.endsWith("/path: status 404, and not from a distlock server"));
+  await assert.rejects(new Locks(server.url.replace("http", "https")).tryLock("x"), /EPROTO: wrong version number/);
 });
