@@ -70,6 +70,7 @@ final class Answer {
         var body = new LinkedHashMap<String, Object>();
         body.put("detail", url + ": status " + r.status);
         if (!r.header("distlock-request").equals(call.id)) { // a proxy's, or to another request
+            body.put("detail", body.get("detail") + ", and not from a distlock server");
             return new Answer("unknown", body);
         }
         var lines = new ArrayList<Map<String, Object>>();

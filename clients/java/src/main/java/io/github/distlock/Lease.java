@@ -97,11 +97,9 @@ public final class Lease implements AutoCloseable {
      * @throws DistlockException.Unavailable if no server has confirmed it. The lease is held as before
      */
     public void extend(Duration ttl) {
-        if (ttl.isNegative() || ttl.isZero()) {
-            throw new IllegalArgumentException("ttl is " + ttl + ": want more than zero");
-        }
+        long life = Options.nanos(Options.positive(ttl));
         check();
-        await(share.hold.extend(Options.nanos(ttl)));
+        await(share.hold.extend(life));
     }
 
     /**

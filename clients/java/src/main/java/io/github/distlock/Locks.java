@@ -88,6 +88,7 @@ public final class Locks {
     /** Takes a lock, and gives up if one of the leases is lost. */
     private Lease lock(String name, Options o, List<Lease> before) throws InterruptedException {
         check(name);
+        Objects.requireNonNull(o, "options");
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
@@ -156,7 +157,7 @@ public final class Locks {
      */
     public CompletableFuture<Lease> lockAsync(String name, Options options) {
         check(name);
-        if (options.reentrant()) {
+        if (Objects.requireNonNull(options, "options").reentrant()) {
             throw new IllegalArgumentException("a re-entrant lock belongs to a thread: want lock or tryLock for it");
         }
         var acquisition = new Acquisition(engine, name, options, null);
@@ -193,7 +194,7 @@ public final class Locks {
      */
     public Optional<Lease> tryLock(String name, Options options) throws InterruptedException {
         try {
-            return Optional.of(lock(name, options.wait(Duration.ZERO)));
+            return Optional.of(lock(name, Objects.requireNonNull(options, "options").wait(Duration.ZERO)));
         } catch (DistlockException.Held e) {
             return Optional.empty();
         }
@@ -230,7 +231,8 @@ public final class Locks {
      * @throws InterruptedException if the thread is interrupted while it waits. Nothing is left held
      */
     public Leases lockAll(Collection<String> names, Options options) throws InterruptedException {
-        names.forEach(Locks::check);
+        Objects.requireNonNull(options, "options");
+        Objects.requireNonNull(names, "names").forEach(Locks::check);
         var sorted = new ArrayList<>(names);
         sorted.sort((a, b) -> Arrays.compareUnsigned(a.getBytes(StandardCharsets.UTF_8), b.getBytes(StandardCharsets.UTF_8)));
         for (int i = 1; i < sorted.size(); i++) {
@@ -263,11 +265,14 @@ public final class Locks {
      * Campaigns for a lock, leads while it holds it, and begins again, until the thread is interrupted. A term that was lost is
      * followed by another campaign at once. After a term that has ended by itself, other candidates have 2 s for their turn.
      *
+     * <p>An interrupt of this thread ends the election, whoever sends it: if a loss shall interrupt the work, as in
+     * {@code lease.lost().thenRun(worker::interrupt)}, do the work in a thread of its own.
+     *
      * @param name the lock's name
      * @param options how it is taken; their wait bounds each campaign
      * @param lead what a leader does. It returns soon after {@link Lease#lost()}
      * @param <E> what it throws
-     * @throws E if lead fails during its term. What it throws after a loss is a consequence of that, and ends nothing
+     * @throws E if lead fails during its term. What it throws after a loss is logged, and ends nothing
      * @throws InterruptedException if the thread is interrupted. Nothing is left held
      */
     public <E extends Exception> void elect(String name, Options options, Work<?, E> lead) throws E, InterruptedException {
@@ -283,6 +288,9 @@ public final class Locks {
                 lost = term.isLost();
                 if (!lost) {
                     throw e;
+                }
+                if (!(e instanceof DistlockException.Lost)) { // it may be a mistake, which nobody would see otherwise
+                    Background.warn("distlock: lead of \"" + name + "\" failed after its lease was lost", e);
                 }
             }
             if (!lost) {

@@ -58,7 +58,7 @@ public final class Options {
      */
     public Options ttl(Duration ttl) {
         var o = new Options(this);
-        o.ttl = positive(ttl, "ttl");
+        o.ttl = positive(ttl);
         return o;
     }
 
@@ -86,7 +86,7 @@ public final class Options {
     public Options mode(String mode) {
         var o = new Options(this);
         o.mode = Objects.requireNonNull(mode, "mode");
-        return o;
+        return o.wantOneKind();
     }
 
     /**
@@ -101,7 +101,7 @@ public final class Options {
         }
         var o = new Options(this);
         o.limit = permits;
-        return o;
+        return o.wantOneKind();
     }
 
     /**
@@ -137,7 +137,7 @@ public final class Options {
      * @return other options
      */
     public Options minHold(Duration minHold) {
-        if (minHold.isNegative()) {
+        if (Objects.requireNonNull(minHold, "minHold").isNegative()) {
             throw new IllegalArgumentException("minHold is " + minHold + ": want zero or more");
         }
         var o = new Options(this);
@@ -171,11 +171,19 @@ public final class Options {
         return o;
     }
 
-    private static Duration positive(Duration d, String what) {
-        if (d.isNegative() || d.isZero()) {
-            throw new IllegalArgumentException(what + " is " + d + ": want more than zero");
+    private Options wantOneKind() {
+        if (mode.equals("counted") || limit > 0 && !mode.equals("exclusive")) {
+            throw new IllegalArgumentException("mode is " + mode + (limit > 0 ? " and limit is " + limit : "")
+                    + ": want exclusive, write or read, or a limit, which makes a semaphore");
         }
-        return d;
+        return this;
+    }
+
+    static Duration positive(Duration ttl) {
+        if (Objects.requireNonNull(ttl, "ttl").isNegative() || ttl.isZero()) {
+            throw new IllegalArgumentException("ttl is " + ttl + ": want more than zero");
+        }
+        return ttl;
     }
 
     long ttl() {

@@ -2,10 +2,12 @@ package io.github.distlock;
 
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 
 /** Renews the holds of a client, as many in one request as are due at about the same time. In the loop's thread. */
 final class Renewals {
@@ -47,32 +49,34 @@ final class Renewals {
     }
 
     private void renew() {
-        long now = System.nanoTime(), timeout = Long.MAX_VALUE;
-        var holds = new ArrayList<Hold>();
-        var bodies = new ArrayList<Map<String, Object>>();
-        int size = 0;
-        for (var all = due.iterator(); all.hasNext() && holds.size() < MOST_HOLDS && size < MOST_BYTES; ) {
+        long now = System.nanoTime();
+        var groups = new HashMap<Integer, List<Hold>>(); // by the size of their TTL: the shortest says how long a request may take
+        int holds = 0, size = 0;
+        for (var all = due.iterator(); all.hasNext() && holds < MOST_HOLDS && size < MOST_BYTES; ) {
             Hold h = all.next();
             if (h.next - now > JOIN) {
                 break;
             }
             if (h.next - now <= h.options.ttl() / 12) {
                 all.remove();
-                holds.add(h);
-                bodies.add(h.renewal(h.options.ttl()));
+                groups.computeIfAbsent(Long.numberOfLeadingZeros(h.options.timeout()), k -> new ArrayList<>()).add(h);
+                holds++;
                 size += 6 * h.name.length() + 200;
-                timeout = Math.min(timeout, h.options.timeout());
             }
         }
-        arm(); // another request does not wait for this one
-        if (!holds.isEmpty()) {
-            api.send(new Call(Call.Sort.URGENT, "/v1/renew", Map.of("holds", bodies), 0, timeout, a -> {
-                String[] outcomes = outcomes(a, holds.size());
-                for (int i = 0; i < outcomes.length; i++) {
-                    holds.get(i).renewed(outcomes[i], now);
-                }
-            }));
-        }
+        arm(); // another request does not wait for these
+        groups.values().forEach(g -> renew(g, now));
+    }
+
+    private void renew(List<Hold> holds, long now) {
+        var bodies = holds.stream().map(h -> h.renewal(h.options.ttl())).collect(Collectors.toList());
+        long timeout = holds.stream().mapToLong(h -> h.options.timeout()).min().getAsLong();
+        api.send(new Call(Call.Sort.URGENT, "/v1/renew", Map.of("holds", bodies), 0, timeout, a -> {
+            String[] outcomes = outcomes(a, holds.size());
+            for (int i = 0; i < outcomes.length; i++) {
+                holds.get(i).renewed(outcomes[i], now);
+            }
+        }));
     }
 
     /** Renews one hold, for a TTL of its own, until an answer; done gets the outcome and the time of the request. */

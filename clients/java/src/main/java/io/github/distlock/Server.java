@@ -6,11 +6,14 @@ import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.net.URI;
 import java.net.URISyntaxException;
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 
 /** One of the servers of a client. What changes belongs to the loop's thread. */
@@ -45,19 +48,20 @@ final class Server {
 
     /** Reads a URL. No message contains it, since it may contain a secret. */
     static Server of(String text) {
-        String url = text.replaceAll("/+$", "");
-        if (url.startsWith(UNIX + "/")) {
-            return new Server(url, false, "localhost", 0, url.substring(UNIX.length()), "");
-        }
+        String url = Objects.requireNonNull(text, "url").replaceAll("/+$", "");
         try {
+            if (url.startsWith(UNIX + "/")) {
+                String socket = URLDecoder.decode(url.substring(UNIX.length()).replace("+", "%2B"), StandardCharsets.UTF_8);
+                return new Server(UNIX + socket, false, "localhost", 0, socket, "");
+            }
             URI u = new URI(url);
             boolean secure = "https".equals(u.getScheme());
-            if ((secure || "http".equals(u.getScheme())) && u.getHost() != null && u.getRawUserInfo() == null
+            if ((secure || "http".equals(u.getScheme())) && u.getHost() != null && u.getPort() < 1 << 16 && u.getRawUserInfo() == null
                     && u.getRawQuery() == null && u.getRawFragment() == null) {
                 int port = u.getPort() >= 0 ? u.getPort() : secure ? 443 : 80;
                 return new Server(url, secure, u.getHost(), port, null, URI.create(u.toASCIIString()).getRawPath());
             }
-        } catch (URISyntaxException e) {
+        } catch (URISyntaxException | IllegalArgumentException e) {
             // the message would have the text
         }
         throw new IllegalArgumentException("want URLs such as http://host:7077, https://host or http+unix:///path/to.sock; "

@@ -10,6 +10,7 @@ import java.security.KeyFactory;
 import java.security.KeyStore;
 import java.security.PrivateKey;
 import java.security.cert.Certificate;
+import java.security.cert.CertificateException;
 import java.security.cert.CertificateFactory;
 import java.security.spec.PKCS8EncodedKeySpec;
 import java.util.Arrays;
@@ -93,12 +94,16 @@ final class Trust {
         return store;
     }
 
-    private static Certificate[] certificates(byte[] pem, Path file) throws GeneralSecurityException, IOException {
-        var all = CertificateFactory.getInstance("X.509").generateCertificates(new ByteArrayInputStream(pem));
-        if (all.isEmpty()) {
-            throw new IOException(file + " has no certificate in PEM");
+    private static Certificate[] certificates(byte[] pem, Path file) throws IOException, GeneralSecurityException {
+        try {
+            var all = CertificateFactory.getInstance("X.509").generateCertificates(new ByteArrayInputStream(pem));
+            if (!all.isEmpty()) {
+                return all.toArray(new Certificate[0]);
+            }
+        } catch (CertificateException e) {
+            // as if there were none
         }
-        return all.toArray(new Certificate[0]);
+        throw new IOException(file + " has no certificate in PEM");
     }
 
     private PrivateKey privateKey(byte[] pem, Certificate of) throws GeneralSecurityException, IOException {

@@ -10,6 +10,7 @@ import static io.github.distlock.Fake.GRANT;
 import static io.github.distlock.Fake.HANG;
 import static io.github.distlock.Fake.HELD;
 import static io.github.distlock.Fake.RELEASED;
+import static io.github.distlock.Fake.RENEWED;
 import static io.github.distlock.Fake.TOKEN;
 import static io.github.distlock.Fake.grant;
 import static io.github.distlock.Fake.problem;
@@ -378,7 +379,7 @@ final class LocksTest {
     }
 
     static void wrongArguments() throws Exception {
-        for (String url : List.of("redis://h", "http://user:hidden@h", "localhost:1", "unix:/s", "http://h?a=b", "no URL hidden")) {
+        for (String url : List.of("redis://h", "http://user:hidden@h", "localhost:1", "unix:/s", "http://h?a=b", "no URL hidden", "http://h:99999", "http+unix:///%zz", "http+unix://h/s")) {
             that(!fails(IllegalArgumentException.class, () -> Locks.of(url)).getMessage().contains("hidden"));
         }
         for (String token : List.of("a\nb", "\u00fc", "")) {
@@ -386,6 +387,72 @@ final class LocksTest {
         }
         fails(IllegalArgumentException.class, Locks::of);
         fails(IllegalArgumentException.class, () -> ttl(0));
+        fails(IllegalArgumentException.class, () -> TRY.limit(0));
+        for (Check.Work w : List.<Check.Work>of(() -> TRY.limit(3).mode("read"), () -> TRY.mode("read").limit(3), () -> TRY.mode("counted"))) {
+            that(fails(IllegalArgumentException.class, w).getMessage().contains("want exclusive, write or read, or a limit"));
+        }
+        var locks = Locks.of("http://h");
+        for (var missing : Map.<String, Check.Work>of("url", () -> Locks.of((String) null), "ttl", () -> TRY.ttl(null), "minHold", () -> TRY.minHold(null),
+                "name", () -> locks.lock(null), "options", () -> locks.tryLock("x", null), "names", () -> locks.lockAll(null, TRY)).entrySet()) {
+            expect(fails(NullPointerException.class, missing.getValue()).getMessage(), missing.getKey());
+        }
+    }
+
+    static void filesWithoutCertificates() throws Exception {
+        var file = java.nio.file.Files.createTempFile("none", ".pem");
+        String message = fails(IllegalArgumentException.class, () -> Locks.builder().url("https://h").caFile(file).build()).getMessage();
+        expect(message, "the certificates: " + file + " has no certificate in PEM");
+        java.nio.file.Files.writeString(file, "no PEM");
+        expect(fails(IllegalArgumentException.class, () -> Locks.builder().url("https://h").caFile(file).build()).getMessage(), message);
+        java.nio.file.Files.delete(file);
+    }
+
+    static void socketsWithSpaces() throws Exception {
+        String message = fails(DistlockException.Unavailable.class, () -> Locks.of("http+unix:///no%20such+socket").tryLock("x")).getMessage();
+        that(message.startsWith("http+unix:///no such+socket: "));
+    }
+
+    static void whatIsNoServer() throws Exception {
+        try (var s = new Fake(problem(404, "?"))) {
+            s.mixesUp = true;
+            that(fails(DistlockException.Unavailable.class, () -> s.locks().tryLock("x")).getMessage()
+                    .endsWith(": status 404, and not from a distlock server"));
+        }
+    }
+
+    /** A short TTL bounds how long its renewal may take, and no other's. */
+    static void renewalsOfDifferentTTLs() throws Exception {
+        // The last one is to be renewed after 1.5 s, which is soon enough to join others.
+        try (var s = new Fake(grant(300, "1"), grant(300, "2"), grant(41_500, "3")).on("renew", RENEWED)) {
+            var locks = s.locks();
+            var all = List.of(locks.lock("a", ttl(300)), locks.lock("b", ttl(300)), locks.lock("c", ttl(60_000)));
+            eventually(() -> all.get(2).remaining().compareTo(Duration.ofSeconds(50)) > 0);
+            for (var body : s.of("renew")) {
+                var names = new HashSet<>();
+                ((List<?>) body.get("holds")).forEach(h -> names.add(((Map<?, ?>) h).get("name")));
+                that(!names.contains("c") || names.size() == 1);
+            }
+            all.forEach(l -> l.releaseAsync());
+        }
+    }
+
+    /** An interrupt ends an election even after a loss: nobody can tell for what it was meant. Another error does not. */
+    static void electionsAfterALoss() throws Exception {
+        try (var s = new Fake(grant(200, "1"), grant(200, "2"), GRANT).on("renew", problem(503, "unknown"))) {
+            var terms = new java.util.ArrayList<Long>();
+            fails(InterruptedException.class, () -> s.locks().elect("x", ttl(200), lease -> {
+                terms.add(lease.fence());
+                if (terms.size() == 1) {
+                    lease.lost().join();
+                    throw new IllegalStateException("after the loss");
+                }
+                var leader = Thread.currentThread();
+                lease.lost().thenRun(leader::interrupt);
+                Thread.sleep(60_000);
+                return null;
+            }));
+            expect(terms, List.of(1L, 2L));
+        }
     }
 
     static void json() throws Exception {
