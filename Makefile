@@ -106,9 +106,9 @@ man: ## write manual pages of the command, from its help, into dist/man
 	mkdir -p dist/man
 	cd cmd/distlock && $(GO) run ./internal/man ../../dist/man
 
-packages: ## build a deb, an rpm, and the clients for Python, Node and Java into dist: make packages VERSION=v0.1.0
-	contrib/packages/build.sh "$(VERSION)"
-	@for client in $(wildcard clients/*/package); do echo "$$client $(VERSION)"; $$client "$(VERSION)" || exit 1; done
+packages: ## build a deb, an rpm, and the clients for Python, Node and Java into dist: make packages VERSION=v0.1.0; v0.0.0 without it
+	contrib/packages/build.sh "$(or $(VERSION),v0.0.0)"
+	@for client in $(wildcard clients/*/package); do echo "$$client"; $$client "$(or $(VERSION),v0.0.0)" || exit 1; done
 
 bench: ## the benchmarks side by side with the peers, into docs/performance.md and bench/RESULTS.md (an hour; needs a quiet machine)
 	cd bench && $(GO) test -run TestReport -report . -save -for 1s -timeout 2h

@@ -4,8 +4,8 @@ import io.github.distlock.Options;
 import java.time.Duration;
 
 public class Example {
-    public static void main(String[] urls) throws InterruptedException {
-        var locks = Locks.of(urls.length > 0 ? urls : new String[] {"http://localhost:7077"});
+    public static void main(String[] args) throws InterruptedException {
+        var locks = Locks.of("http://localhost:7077");
         try (var lease = locks.lock("report", Options.defaults().wait(Duration.ofSeconds(10)))) {
             for (int part = 0; part < 3; part++) {
                 lease.check(); // throws Lost in time

@@ -1,6 +1,5 @@
 import { Held, Locks } from "distlock";
-
-const locks = new Locks(process.argv[2] ?? "http://localhost:7077");
+const locks = new Locks("http://localhost:7077");
 await locks.using("report", { wait: 10_000 }, async (lease) => {
   for (let part = 0; part < 3; part++) {
     lease.check(); // throws Lost in time

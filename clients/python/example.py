@@ -1,8 +1,6 @@
-import sys
-
 import distlock
 
-locks = distlock.Locks(*sys.argv[1:] or ["http://localhost:7077"])
+locks = distlock.Locks("http://localhost:7077")
 with locks.lock("report", ttl=30, wait=10) as lease:  # raises Held if others have it for longer
     for part in range(3):
         lease.check()  # raises Lost in time

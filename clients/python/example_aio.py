@@ -1,11 +1,10 @@
 import asyncio
-import sys
 
 from distlock import aio
 
 
 async def main():
-    async with aio.Locks(*sys.argv[1:] or ["http://localhost:7077"]) as locks:
+    async with aio.Locks("http://localhost:7077") as locks:
         async with locks.lock("report", ttl=30, wait=10) as lease:
             print(f"fence {lease.fence}")
 

@@ -33,7 +33,7 @@ func java(tb testing.TB, args ...string) *exec.Cmd {
 		const sources = "io/github/distlock/*.java"
 		main, _ := filepath.Glob(filepath.Join(clients, "java/src/main/java", sources))
 		tests, _ := filepath.Glob(filepath.Join(clients, "java/src/test/java", sources))
-		tests = append(tests, filepath.Join(clients, "java", "Example.java"), "Peer.java")
+		tests = append(tests, "Peer.java")
 		for _, args := range [][]string{append([]string{"--release", "11"}, main...), append([]string{"-cp", classes.dir}, tests...)} {
 			out, err := exec.Command(javac, append([]string{"-Xlint:all", "-Werror", "-d", classes.dir}, args...)...).CombinedOutput()
 			if err != nil {
@@ -96,7 +96,7 @@ func newestJVM() (path string) {
 // The package is the same each time it is built, and a program that has only the jar takes
 // a lock.
 func TestLongJavaPackage(t *testing.T) {
-	javac, jvm := testserver.Tool(t, "javac"), testserver.Tool(t, "java")
+	jvm := testserver.Tool(t, "java")
 	var jars [2][]byte
 	var jar string
 	for i := range jars {
@@ -110,8 +110,8 @@ func TestLongJavaPackage(t *testing.T) {
 	if string(jars[0]) != string(jars[1]) {
 		t.Error("two builds differ")
 	}
-	dir := t.TempDir()
-	runs(t, exec.Command(javac, "-cp", jar, "-d", dir, filepath.Join(clients, "java", "Example.java")))
 	_, url := serverProcess(t, testserver.Redis(t).URL())
-	runs(t, exec.Command(jvm, "-cp", jar+":"+dir, "Example", url))
+	file := filepath.Join(t.TempDir(), "Example.java")
+	must.OK(t, os.WriteFile(file, []byte(exampleAt(t, "java/Example.java", url)), 0o600))
+	runs(t, exec.Command(jvm, "-cp", jar, file))
 }

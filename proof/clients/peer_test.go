@@ -47,7 +47,7 @@ var languages = []*language{
 		},
 		own: func(tb testing.TB) *exec.Cmd { return pythonTests(tb) },
 		example: func(tb testing.TB, url string) *exec.Cmd {
-			return command(tb, "python3", filepath.Join(clients, "python", "example.py"), url)
+			return command(tb, "python3", "-c", exampleAt(tb, "python/example.py", url))
 		},
 	},
 	{
@@ -59,7 +59,9 @@ var languages = []*language{
 			return nodeTests(tb, "tests/all.mjs")
 		},
 		example: func(tb testing.TB, url string) *exec.Cmd {
-			return command(tb, "node", filepath.Join(clients, "node", "example.mjs"), url)
+			cmd := command(tb, "node", "--input-type=module", "-e", exampleAt(tb, "node/example.mjs", url))
+			cmd.Dir = filepath.Join(clients, "node") // where it imports the client by its name
+			return cmd
 		},
 	},
 	{
@@ -67,8 +69,23 @@ var languages = []*language{
 		peer: func(tb testing.TB, urls []string) *exec.Cmd { return java(tb, append([]string{"Peer"}, urls...)...) },
 		own:  func(tb testing.TB) *exec.Cmd { return java(tb, "io.github.distlock.LocksTest") },
 
-		example: func(tb testing.TB, url string) *exec.Cmd { return java(tb, "Example", url) },
+		example: func(tb testing.TB, url string) *exec.Cmd {
+			file := filepath.Join(tb.TempDir(), "Example.java")
+			must.OK(tb, os.WriteFile(file, []byte(exampleAt(tb, "java/Example.java", url)), 0o600))
+			return java(tb, file)
+		},
 	},
+}
+
+// exampleAt returns the text of an example with the URL of a server in place of its own.
+func exampleAt(tb testing.TB, file, url string) string {
+	tb.Helper()
+	text := string(must.Get(os.ReadFile(filepath.Join(clients, file)))(tb))
+	const own = `"http://localhost:7077"`
+	if strings.Count(text, own) != 1 {
+		tb.Fatalf("%s does not name %s once", file, own)
+	}
+	return strings.Replace(text, own, strconv.Quote(url), 1)
 }
 
 // eachClient runs a test with the client of each language. Languages that start slowly have tests of their own,

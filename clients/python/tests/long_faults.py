@@ -116,7 +116,9 @@ class PackageTest(ServedTest):
         subprocess.run(pip, check=True)
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         for example in "example.py", "example_aio.py":
-            run = subprocess.run([python, "-W", "error", f"{here}/{example}", self.url], env=env, capture_output=True, text=True, check=True)
+            with open(f"{here}/{example}") as f:
+                text = f.read().replace("http://localhost:7077", self.url)
+            run = subprocess.run([python, "-W", "error", "-c", text], env=env, capture_output=True, text=True, check=True)
             self.assertIn("fence ", run.stdout)
         where = subprocess.run(
             [python, "-c", "import distlock, importlib.metadata as m, os; print(distlock.__file__, m.version('distlock'), "
