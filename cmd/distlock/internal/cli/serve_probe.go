@@ -51,13 +51,17 @@ func health(listen []string, encrypted bool) error {
 	return nil
 }
 
-// reachable returns an address at which this host reaches a server that listens on an address.
+// reachable returns an address at which this host reaches a server that listens on an address. It is no name, since an image without
+// /etc/hosts may know none.
 func reachable(address string) string {
 	host, port, err := net.SplitHostPort(address)
-	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
-		return net.JoinHostPort("localhost", port)
+	switch ip := net.ParseIP(host); {
+	case err != nil || host != "" && !ip.IsUnspecified():
+		return address
+	case ip != nil && ip.To4() == nil:
+		return net.JoinHostPort(net.IPv6loopback.String(), port)
 	}
-	return address
+	return net.JoinHostPort("127.0.0.1", port)
 }
 
 // notify tells systemd the state of the service, if that has started it with Type=notify.

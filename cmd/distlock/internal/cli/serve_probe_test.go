@@ -55,6 +55,19 @@ func TestServeHealth(t *testing.T) {
 	}
 }
 
+// The probe needs no name of this host, which a container may not know.
+func TestReachable(t *testing.T) {
+	t.Parallel()
+	for listen, want := range map[string]string{
+		"0.0.0.0:7077": "127.0.0.1:7077", ":7077": "127.0.0.1:7077", "[::]:7077": "[::1]:7077",
+		"10.0.0.1:7077": "10.0.0.1:7077", "locks.example:7077": "locks.example:7077", "[fd00::1]:7077": "[fd00::1]:7077",
+	} {
+		if got := reachable(listen); got != want {
+			t.Errorf("%s is reached at %s; want %s", listen, got, want)
+		}
+	}
+}
+
 // A server behind nginx, as the example has it, serves waits, streams and joined calls.
 func TestServeBehindNginx(t *testing.T) {
 	t.Parallel()
