@@ -8,6 +8,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 
 public final class Peer {
@@ -52,14 +53,20 @@ public final class Peer {
         say("held " + taken.fence());
     }
 
+    private static void note(String file, String what, Lease lease) throws Exception {
+        Files.writeString(Path.of(file + ".history"), what + " " + lease.fence() + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+    }
+
     private static void count(String name, String file, int rounds) throws Exception {
         for (int i = 0; i < rounds; i++) {
             try (var lease = locks.lock(name, Options.defaults())) {
+                note(file, "begin", lease);
                 String[] before = Files.readString(Path.of(file)).split(" ");
                 if (lease.fence() <= Long.parseLong(before[1])) {
                     throw new IllegalStateException("an older fence");
                 }
                 Files.writeString(Path.of(file), (Long.parseLong(before[0]) + 1) + " " + lease.fence());
+                note(file, "end", lease);
             }
         }
         say("counted");

@@ -1,6 +1,6 @@
 // Takes locks as the test says, with the client for Node. See peer_test.go.
 
-import { readFile, writeFile } from "node:fs/promises";
+import { appendFile, readFile, writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -39,9 +39,11 @@ const calls = {
   async count(name, file, rounds) {
     for (let i = 0; i < rounds; i++) {
       await locks.using(name, {}, async (lease) => {
+        await appendFile(`${file}.history`, `begin ${lease.fence}\n`);
         const [n, fence] = (await readFile(file, "utf8")).split(" ");
         if (lease.fence <= BigInt(fence)) throw new Error("an older fence");
         await writeFile(file, `${Number(n) + 1} ${lease.fence}`);
+        await appendFile(`${file}.history`, `end ${lease.fence}\n`);
       });
     }
     say("counted");

@@ -47,14 +47,21 @@ def release():
     say("released")
 
 
+def note(file, what, lease):
+    with open(file + ".history", "a") as f:
+        f.write(f"{what} {lease.fence}\n")
+
+
 def count(name, file, rounds):
     for _ in range(int(rounds)):
         with locks.lock(name) as lease:
+            note(file, "begin", lease)
             with open(file) as f:
                 n, fence = map(int, f.read().split())
             assert lease.fence > fence, "an older fence"
             with open(file, "w") as f:
                 f.write(f"{n + 1} {lease.fence}")
+            note(file, "end", lease)
     say("counted")
 
 
