@@ -29,9 +29,10 @@ type content struct {
 	groups map[string]*sentGroup
 	ids    []string // of the groups
 
-	mu   sync.Mutex
-	next *content // the first that followed, and what has changed until then
-	text []byte
+	mu    sync.Mutex
+	whole []byte   // all of it, for who had nothing before
+	next  *content // the first that followed, and what has changed until then
+	text  []byte
 }
 
 type sentGroup struct {
@@ -52,14 +53,14 @@ type Watch struct {
 	Close func()
 
 	view view
-	sent *content
+	sent *content // nil: nothing was
 }
 
 // Watch opens a page.
 func (p *Page) Watch(q Query) *Watch {
 	who := &viewer{name: q.Name}
 	leave := p.poller.join(who)
-	return &Watch{Fresh: who.fresh, Close: leave, view: view{p: p, query: q}, sent: &content{}}
+	return &Watch{Fresh: who.fresh, Close: leave, view: view{p: p, query: q}}
 }
 
 // Changes returns what has changed since it was called last, as JSON, or nil.
@@ -67,6 +68,9 @@ func (w *Watch) Changes(ctx context.Context, who Viewer, lang int) []byte {
 	w.view.who, w.view.lang = who, lang
 	old, now := w.sent, w.view.content(ctx)
 	w.sent = now
+	if old == nil {
+		return now.all()
+	}
 	return old.until(now)
 }
 
@@ -99,6 +103,16 @@ func contentOf(groups []group) *content {
 		c.ids = append(c.ids, g.ID)
 	}
 	return c
+}
+
+// all returns all of it as a change. Many pages that are opened at once share the text.
+func (c *content) all() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.whole == nil {
+		c.whole = (&content{}).changes(c)
+	}
+	return c.whole
 }
 
 // until returns what has changed from c to now, or nil.

@@ -29,11 +29,16 @@ func TestChangesAreSmall(t *testing.T) {
 		p, who := pageOf(b), viewerOf(true)
 		who.Rights = "all"
 		watches := make([]*Watch, 1000)
+		var whole []byte
 		for i := range watches {
 			watches[i] = p.Watch(Query{Page: "locks"})
 			defer watches[i].Close()
 			<-watches[i].Fresh
-			watches[i].Changes(t.Context(), who, 0)
+			if text := watches[i].Changes(t.Context(), who, 0); i == 0 {
+				whole = text
+			} else if &text[0] != &whole[0] {
+				t.Fatal("a page that was opened at the same time got a text of its own")
+			}
 		}
 		const rounds = 30
 		bytes, ends := 0, map[string]bool{}
