@@ -185,7 +185,7 @@ type ownerCalls struct {
 type ownerCall struct {
 	yield  chan struct{} // is closed when another call wants to act
 	wanted bool
-	done   chan struct{}
+	done   chan struct{} // is closed when it is over; nil: nobody waits for that
 }
 
 // begin waits until no other call acts for the Owner. yield is closed as soon as another call wants to act.
@@ -220,6 +220,7 @@ func (o *ownerCalls) add(owner string, wants bool) (own, other *ownerCall) {
 	if other = o.m[owner]; other != nil {
 		if wants && !other.wanted {
 			other.wanted = true
+			other.done = make(chan struct{})
 			close(other.yield)
 		}
 		return nil, other
@@ -227,7 +228,7 @@ func (o *ownerCalls) add(owner string, wants bool) (own, other *ownerCall) {
 	if o.m == nil {
 		o.m = map[string]*ownerCall{}
 	}
-	own = &ownerCall{yield: make(chan struct{}), done: make(chan struct{})}
+	own = &ownerCall{yield: make(chan struct{})}
 	o.m[owner] = own
 	return own, nil
 }
@@ -236,7 +237,9 @@ func (o *ownerCalls) remove(owner string, own *ownerCall) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.m, owner)
-	close(own.done)
+	if own.done != nil {
+		close(own.done)
+	}
 }
 
 var (

@@ -9,42 +9,42 @@ import (
 // connection, and that may be served first: then the attempt would take the lock for nobody. The zero value is
 // ready, and safe for concurrent use.
 type releasedOwners struct {
-	mu   sync.Mutex
-	at   map[string]time.Time
-	ring []string // the keys of at, the oldest of which is at next once the ring is full
-	next int
+	mu           sync.Mutex
+	last, before map[string]struct{}
+	began        time.Time // last
 }
 
 const (
-	maxReleased  = 1 << 14
+	maxReleased  = 1 << 13     // in last, and in before
 	releasedLife = time.Minute // a request that was held back for longer has no client
 )
 
 func (o *releasedOwners) add(owner string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.at == nil {
-		o.at = map[string]time.Time{}
-	}
-	_, known := o.at[owner]
-	o.at[owner] = time.Now()
-	switch {
-	case known:
-	case len(o.ring) < maxReleased:
-		o.ring = append(o.ring, owner)
-	default:
-		delete(o.at, o.ring[o.next])
-		o.ring[o.next] = owner
-		o.next = (o.next + 1) % maxReleased
-	}
+	o.forget()
+	o.last[owner] = struct{}{}
 }
 
 // check returns an error if an attempt is for an Owner that was released.
 func (o *releasedOwners) check(owner string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if at, known := o.at[owner]; !known || time.Since(at) > releasedLife {
+	o.forget()
+	_, last := o.last[owner]
+	if _, before := o.before[owner]; !last && !before {
 		return nil
 	}
 	return errReleased
+}
+
+// forget forgets those before the last ones, if the last ones are many, or old. The caller has locked mu.
+func (o *releasedOwners) forget() {
+	if now := time.Now(); o.last == nil || len(o.last) >= maxReleased || now.Sub(o.began) > releasedLife {
+		clear(o.before)
+		o.last, o.before, o.began = o.before, o.last, now
+		if o.last == nil {
+			o.last = map[string]struct{}{}
+		}
+	}
 }

@@ -9,9 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -45,21 +47,24 @@ func TestAttemptAfterItsRelease(t *testing.T) {
 }
 
 func TestReleasedOwnersAreForgotten(t *testing.T) {
-	var o releasedOwners
-	o.add("first")
-	o.add("first")
-	for i := range maxReleased - 1 {
-		o.add(strconv.Itoa(i))
-	}
-	if o.check("first") == nil || o.check("0") == nil || o.check("never released") != nil {
-		t.Error("the last ones are not known, or another is")
-	}
-	o.add("one more")
-	if o.check("first") != nil || o.check("0") == nil || o.check("one more") == nil || len(o.at) != maxReleased {
-		t.Error("not the first one was forgotten for one more")
-	}
-	o.at["0"] = time.Now().Add(-releasedLife - time.Second)
-	if o.check("0") != nil {
-		t.Error("it is refused for ever")
-	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var o releasedOwners
+		o.add("first")
+		o.add("first")
+		for i := range 2*maxReleased - 2 {
+			o.add(strconv.Itoa(i))
+		}
+		if o.check("first") == nil || o.check("0") == nil || o.check("never released") != nil {
+			t.Error("the last ones are not known, or another is")
+		}
+		o.add("one more")
+		if o.check("first") != nil || o.check("one more") == nil || len(o.last)+len(o.before) > 2*maxReleased {
+			t.Error("not the first ones were forgotten")
+		}
+		time.Sleep(releasedLife)
+		expect.Be(t, o.check("one more"), errReleased, "after the time for which it must be known")
+		time.Sleep(2 * releasedLife)
+		expect.OK(t, o.check("one more"), "much later")
+	})
 }

@@ -48,15 +48,20 @@ func (ex *exchange) decode(v any, limit int64) error {
 	if err != nil {
 		return err
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
+	return decode(body, v)
+}
+
+// decode reads a JSON object, which must be all of a text in UTF-8.
+func decode(text []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err = d.Decode(v); err != nil {
+	if err := d.Decode(v); err != nil {
 		return invalid("the body is not as described in /v1/openapi.json: %s", seen.Short(jsonError(err)))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return invalid("the body has text after the JSON object")
 	}
-	return checkKeys(body)
+	return checkKeys(text)
 }
 
 // noBody refuses a request with a body. A call that waits must not leave a body unread, since the end of the
@@ -101,16 +106,23 @@ func (ex *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
 	if !isOwner(h.Owner) {
 		return driver.Hold{}, errOwner
 	}
-	// It moves with the clock, as fences do: a combinator can follow the counter of one of its members. Names may share a
-	// counter, so who has a part of them can't take it far ahead.
+	return h.Driver(), ex.checkFloor(h.Floor)
+}
+
+// checkFloor refuses a floor that is far ahead. It moves with the clock, as fences do: a combinator can follow the counter of
+// one of its members. Names may share a counter, so who has a part of them can't take it far ahead.
+func (ex *exchange) checkFloor(floor uint64) error {
+	if floor == 0 {
+		return nil
+	}
 	far, in := time.Now().AddDate(10, 0, 0), "ten years"
 	if !ex.who.May(Lock, "") {
 		far, in = time.Now().AddDate(0, 0, 1), "a day"
 	}
-	if most := uint64(far.UnixMicro()) << 10; h.Floor > most {
-		return driver.Hold{}, invalid("floor is %d: want at most %d, which fences reach in %s", h.Floor, most, in)
+	if most := uint64(far.UnixMicro()) << 10; floor > most {
+		return invalid("floor is %d: want at most %d, which fences reach in %s", floor, most, in)
 	}
-	return h.Driver(), nil
+	return nil
 }
 
 var errOwner = invalid("the owner is not a UUID in lower case, such as 7f2f3f0e-5a0c-4f0e-9d5e-0a4b4f8b2c11: make a random one for each attempt")
@@ -121,8 +133,8 @@ func isOwner(s string) bool {
 		return false
 	}
 	for i, c := range []byte(s) {
-		switch dash := i == 8 || i == 13 || i == 18 || i == 23; {
-		case dash && c != '-', !dash && !strings.ContainsRune("0123456789abcdef", rune(c)):
+		dash, hex := i == 8 || i == 13 || i == 18 || i == 23, '0' <= c && c <= '9' || 'a' <= c && c <= 'f'
+		if dash && c != '-' || !dash && !hex {
 			return false
 		}
 	}

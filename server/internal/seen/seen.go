@@ -7,6 +7,7 @@ import (
 	"container/list"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -42,6 +43,8 @@ type Log struct {
 	recent    list.List                // the name used last is the first
 	incidents []Incident               // the newest is the last
 	count     int                      // of all incidents
+	meta      map[string]string        // of the last grant
+	who       string                   // that it describes
 }
 
 // nameSeen records the calls for one name.
@@ -164,7 +167,7 @@ func (s *Log) Granted(r driver.Request, g driver.Grant, arrived, called time.Tim
 	}
 	n.limit = max(r.Limit, 1)
 	sp := &Record{
-		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: Describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
+		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: s.describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
 		ttl: g.TTL, until: called.Add(g.TTL),
 	}
 	s.OnGrant(r.Name, sp)
@@ -436,6 +439,14 @@ func Describe(meta map[string]string) string {
 		who += " @ " + host
 	}
 	return Short(strings.TrimSpace(who))
+}
+
+// describe is Describe, which most often describes the same process as before. The caller has locked mu.
+func (s *Log) describe(meta map[string]string) string {
+	if same := reflect.ValueOf(meta).Pointer() == reflect.ValueOf(s.meta).Pointer(); !same {
+		s.meta, s.who = meta, Describe(meta)
+	}
+	return s.who
 }
 
 // Short cuts a text that is too long to be shown.
