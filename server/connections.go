@@ -119,7 +119,16 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 		} else if n.limit != nil {
 			n.limit.Stop()
 		}
-	case http.StateClosed, http.StateHijacked:
+	case http.StateClosed:
+		c.remove(n)
+	}
+}
+
+// ended forgets a connection that was no longer HTTP's.
+func (c *connections) ended(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n, _ := ctx.Value(connectionKey{}).(*connection); n != nil {
 		c.remove(n)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/distlock/distlock/internal/httpwire"
 	"github.com/distlock/distlock/internal/testkit/expect"
 )
 
@@ -108,5 +109,32 @@ func TestWaitersLeaveConnections(t *testing.T) {
 		w.s.connections.most = 6
 		w.s.connections.mu.Unlock()
 		expect.Equal(t, asked(w.dial(), openCall, "\r\n"), 200, "in place of an idle one")
+	})
+}
+
+// A connection of calls counts until it ends, and ends when it has been silent for long.
+func TestConnectionsOfCallsCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := startWired(t, Options{MaxConnections: 2})
+		count := func() int {
+			w.s.connections.mu.Lock()
+			defer w.s.connections.mu.Unlock()
+			return len(w.s.connections.all)
+		}
+		s := upgraded(t, w.dial())
+		for range 2 {
+			expect.Equal(t, asked(w.dial(), openCall, "\r\n"), 200, "in place of an idle one")
+			synctest.Wait()
+		}
+		expect.Equal(t, count(), 2)
+		time.Sleep(quietTime - time.Second)
+		s.say(1, acquireOf(hold("x", ownerA)))
+		expect.Equal(t, s.hears().Outcome, httpwire.OK)
+		began := time.Now()
+		s.ends()
+		expect.Equal(t, time.Since(began), quietTime)
+		synctest.Wait()
+		expect.Equal(t, count() < 2, true, "it does not count any more")
 	})
 }

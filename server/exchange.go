@@ -16,6 +16,7 @@ type exchange struct {
 	s    *Server
 	w    *recorder
 	r    *http.Request
+	ctx  context.Context // nil: the request's
 	who  *Identity
 	name string // of the lock, for the log
 
@@ -26,6 +27,14 @@ type exchange struct {
 }
 
 type handler func(*exchange) error
+
+// context is the request's, or the call's if the request has many.
+func (ex *exchange) context() context.Context {
+	if ex.ctx != nil {
+		return ex.ctx
+	}
+	return ex.r.Context()
+}
 
 // recorder remembers what was answered.
 type recorder struct {
@@ -86,7 +95,7 @@ func (ex *exchange) note(pattern string, status int, kind httpwire.Kind, began t
 	s, took := ex.s, time.Since(began)
 	s.metrics.request(pattern, kind, took)
 	if s.o.Log != nil {
-		s.o.Log.LogAttrs(ex.r.Context(), slog.LevelInfo, "request", slog.String("call", pattern), slog.String("lock", ex.name),
+		s.o.Log.LogAttrs(ex.context(), slog.LevelInfo, "request", slog.String("call", pattern), slog.String("lock", ex.name),
 			slog.String("who", ex.who.Name), slog.String("from", ex.r.RemoteAddr), slog.Int("status", status),
 			slog.String("outcome", string(kind)), slog.Duration("took", took))
 	}
@@ -160,7 +169,7 @@ func (ex *exchange) stream() (context.Context, func(), error) {
 		s.quota.close(who)
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ex.r.Context())
+	ctx, cancel := context.WithCancelCause(ex.context())
 	stop := context.AfterFunc(s.drained, func() { cancel(errDraining) })
 	end := func() {
 		stop()

@@ -73,7 +73,7 @@ func (ex *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dur
 	if ex.s.drained.Err() != nil {
 		return httpwire.Grant{}, errDraining
 	}
-	yield, end, err := ex.s.ownerCalls.begin(ex.r.Context(), r.Owner)
+	yield, end, err := ex.s.ownerCalls.begin(ex.context(), r.Owner)
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
@@ -126,12 +126,12 @@ func (ex *exchange) count(h driver.Hold, g driver.Grant, err error, known, held 
 // attempt makes one attempt, unless the client has gone. It returns when that began, which is after the request
 // has arrived.
 func (ex *exchange) attempt(r driver.Request, queue bool) (began time.Time, g driver.Grant, err error) {
-	if err := ex.r.Context().Err(); err != nil {
+	if err := ex.context().Err(); err != nil {
 		return time.Time{}, driver.Grant{}, err
 	}
 	r.Queue = r.Queue || queue && ex.s.caps.QueueingOf(r.Mode) != driver.QueueNever
-	ctx, cancel := context.WithTimeout(ex.r.Context(), callTimeout)
-	defer cancel()
+	ctx := ex.s.limit.within(ex.context())
+	defer ctx.End()
 	began = time.Now()
 	g, err = ex.s.backend.Acquire(ctx, r)
 	ex.unknown, ex.spent = httpwire.KindOf(err) == httpwire.Unknown, errors.Is(err, driver.ErrSpent)
@@ -205,7 +205,7 @@ func (ex *exchange) mayStill(name string) error {
 
 // waitEnded returns why a wait was over.
 func (ex *exchange) waitEnded(ctx context.Context, refused error) error {
-	if errors.Is(context.Cause(ctx), driver.ErrUnsent) || ex.r.Context().Err() != nil {
+	if errors.Is(context.Cause(ctx), driver.ErrUnsent) || ex.context().Err() != nil {
 		return context.Cause(ctx)
 	}
 	return refused
@@ -390,12 +390,12 @@ func (ex *exchange) releaseHold(m httpwire.Hold) error {
 			return err
 		}
 	}
-	_, end, err := ex.s.ownerCalls.begin(ex.r.Context(), h.Owner)
+	_, end, err := ex.s.ownerCalls.begin(ex.context(), h.Owner)
 	if err != nil {
 		return err
 	}
 	defer end()
-	err = ex.backendRelease(ex.r.Context(), h)
+	err = ex.backendRelease(ex.context(), h)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		ex.s.seen.Released(h)
 		ex.s.released.add(h.Owner)
@@ -404,10 +404,10 @@ func (ex *exchange) releaseHold(m httpwire.Hold) error {
 }
 
 func (ex *exchange) backendRelease(ctx context.Context, h driver.Hold) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
+	bound := ex.s.limit.within(ctx)
+	defer bound.End()
 	began := time.Now()
-	err := ex.s.backend.Release(ctx, h)
+	err := ex.s.backend.Release(bound, h)
 	ex.s.metrics.backend("release", err, time.Since(began))
 	if kind := httpwire.KindOf(err); kind == httpwire.OK || kind == httpwire.Lost {
 		ex.s.quota.remove(h, kind == httpwire.Lost)

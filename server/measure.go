@@ -63,7 +63,7 @@ func newMetrics(q *quota, log *seen.Log) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 	}
 	m.registry.MustRegister(m.requests, m.calls, holds, waits,
-		gauge("distlock_server_waiting", "Requests that wait: acquires with a wait, watches and streams of events.", q.allStreams),
+		gauge("distlock_server_waiting", "Requests that stay open: acquires with a wait, watches, connections of calls and streams of events.", q.allStreams),
 		gauge("distlock_server_holds", "Holds that this server has granted and that were not released here; one that is not renewed counts until its TTL is over.", q.allHolds),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

@@ -31,7 +31,7 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
 	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection(), bodyTime: bodyTime}
 	s.drained, s.drain = context.WithCancel(context.Background())
-	s.workers = workers{make(chan func()), s.drained.Done()}
+	s.workers.tasks, s.workers.ended = make(chan task), s.drained.Done()
 	s.connections.most, s.quota.mostOpen = o.MaxConnections, o.MaxConnections*3/4
 	s.seen = seen.New()
 	s.metrics = newMetrics(&s.quota, s.seen)
@@ -49,7 +49,7 @@ var calls = map[string]handler{
 	"POST /v1/acquire":            (*exchange).acquire,
 	"POST /v1/renew":              (*exchange).renew,
 	"POST /v1/release":            (*exchange).release,
-	"POST /v1/calls":              (*exchange).many,
+	"GET /v1/calls":               (*exchange).calls,
 	"POST /v1/watch":              (*exchange).watch,
 	"GET /v1/news":                (*exchange).news,
 	"GET /v1/locks":               (*exchange).list,

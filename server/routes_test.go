@@ -65,7 +65,7 @@ func TestOpenAPI(t *testing.T) {
 	messages := map[string]any{
 		"Hello": httpwire.Hello{}, "Limits": httpwire.Limits{}, "Caps": httpwire.Caps{}, "Hold": httpwire.Hold{}, "Request": httpwire.Request{},
 		"Grant": httpwire.Grant{}, "SimpleGrant": simpleGrant{}, "Renewal": httpwire.Renewal{}, "Renewed": httpwire.Renewed{},
-		"Calls": httpwire.Calls{}, "Call": httpwire.Call{}, "Called": httpwire.Called{},
+		"Call": httpwire.Call{}, "Called": httpwire.Called{},
 		"Holder": httpwire.Holder{}, "Info": httpwire.Info{}, "Names": httpwire.Names{}, "Ask": httpwire.Ask{}, "News": httpwire.News{},
 		"Problem": httpwire.Problem{},
 	}

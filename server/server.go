@@ -93,6 +93,7 @@ type Server struct {
 	quota       quota
 	connections connections
 	workers     workers
+	limit       callLimit
 	metrics     *metrics
 	inspection  inspection
 	seen        *seen.Log

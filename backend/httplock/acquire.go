@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
@@ -14,15 +15,16 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.checkRequest(r); err != nil {
 		return driver.Grant{}, err
 	}
-	q := post("/v1/acquire", httpwire.FromRequest(r))
+	m := httpwire.FromRequest(r)
+	q := request{method: http.MethodPost, path: "/v1/acquire", body: b.meta.Request(&m), status: http.StatusOK}
 	finish := b.news.subscribe(r, &q)
 	var g httpwire.Grant
 	check := func(g httpwire.Grant) error { return b.checkGrant(r, g) }
 	var err error
 	if r.OnRevoke != nil { // it may have to wait for its stream of news
-		err = b.joiner.alone(ctx, q, &g, check)
+		err = b.caller.alone(ctx, q, &g, check)
 	} else {
-		err = b.joiner.call(ctx, "acquire", q, &g, check)
+		err = b.caller.call(ctx, "acquire", q, &g, check)
 	}
 	finish(err)
 	if err != nil {

@@ -17,7 +17,8 @@ type Backend struct {
 	client *client
 	caps   driver.Caps
 	news   *news
-	joiner *joiner
+	caller *caller
+	meta   httpwire.MetaWriter
 
 	life  context.Context // ends with Close
 	stop  context.CancelCauseFunc
@@ -36,8 +37,12 @@ var (
 
 // newBackend makes a Backend of a client that has seen its server.
 func newBackend(c *client, life context.Context, stop context.CancelCauseFunc) *Backend {
-	b := &Backend{client: c, caps: c.caps, life: life, stop: stop, joiner: newJoiner(c, life)}
+	b := &Backend{client: c, caps: c.caps, life: life, stop: stop}
 	b.news = newNews(c, life, b.goTask)
+	b.caller = &caller{client: c, life: life, begin: b.goTask}
+	if c.caps.Revocable != 0 {
+		b.caller.secret = b.news.secret
+	}
 	return b
 }
 

@@ -26,7 +26,7 @@ import (
 // maxAnswer bounds the body of an answer, in bytes.
 const maxAnswer = 16 << 20
 
-// callsPath is the path of many calls in a request.
+// callsPath is the path of a connection of calls.
 const callsPath = "/v1/calls"
 
 // endpoint is one of the servers in the URL.
@@ -38,7 +38,7 @@ type endpoint struct {
 	// back with another one.
 	verified atomic.Bool
 
-	joins atomic.Bool // it takes many calls in a request
+	joins atomic.Bool // it takes many calls over a connection
 }
 
 // client sends requests to the servers.
@@ -61,6 +61,7 @@ type request struct {
 	body         []byte
 	status       int    // of success
 	secret       string // under which the server keeps news for the client, or ""
+	upgrade      string // what the connection becomes, or ""
 	reads        bool   // it changes nothing, and may be sent again
 	ends         bool   // a caller asks once: that it is not let in is the answer, and not repeated
 
@@ -312,6 +313,10 @@ func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (resp *ht
 	if q.secret != "" {
 		r.Header.Set(httpwire.ClientHeader, q.secret)
 	}
+	if q.upgrade != "" {
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", q.upgrade)
+	}
 	if q.body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -362,9 +367,6 @@ func (c *client) judge(resp *http.Response, s *endpoint, success int) error {
 	}
 	notLetIn := p.Kind == httpwire.Denied || p.Kind == httpwire.Unsent
 	switch {
-	case p.Kind == "" && resp.StatusCode == http.StatusNotFound && strings.HasSuffix(resp.Request.URL.Path, callsPath): // an older server has taken the place of the one that was asked
-		s.verified.Store(false)
-		return driver.Unsent(notOurs(resp))
 	case p.Kind == "" || p.Kind == httpwire.OK || name == "" && !notLetIn:
 		return notOurs(resp)
 	case p.Detail == "":

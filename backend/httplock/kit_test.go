@@ -1,6 +1,7 @@
 package httplock
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -38,9 +39,10 @@ type fake struct {
 	mu    sync.Mutex
 	name  string // of the backend
 	mixed bool   // it answers as if to other requests
-	joins int    // calls in a request
+	joins int    // calls at once over a connection; 0: it has none
 	caps  driver.Caps
 	calls []string                    // so far
+	open  int                         // connections of calls
 	do    map[string]http.HandlerFunc // by path, instead of success
 }
 
@@ -48,7 +50,7 @@ var fullCaps = driver.Caps{Modes: driver.AllModes, Fence: true, Revocable: drive
 
 func newFake(t testing.TB) *fake {
 	t.Helper()
-	f := &fake{t: t, name: "store:1/a b", joins: httpwire.MaxCalls, caps: fullCaps, do: map[string]http.HandlerFunc{}}
+	f := &fake{t: t, name: "store:1/a b", caps: fullCaps, do: map[string]http.HandlerFunc{}}
 	l := must.Get(net.Listen("tcp", testserver.FreeAddr(t)))(t)
 	f.Server = httptest.NewUnstartedServer(f)
 	f.Server.Listener.Close()
@@ -121,15 +123,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/v1/acquire":
 		json.NewEncoder(w).Encode(httpwire.Grant{Fence: 7, Fences: 1, TTL: 60_000})
 	case "/v1/calls":
-		var m httpwire.Calls
-		expect.OK(f.t, json.NewDecoder(r.Body).Decode(&m))
-		for i, c := range m.Calls {
-			line := httpwire.Called{Index: i, Outcome: httpwire.OK}
-			if c.Acquire != nil {
-				line.Grant = &httpwire.Grant{Fence: 7, Fences: 1, TTL: 60_000}
-			}
-			json.NewEncoder(w).Encode(line)
-		}
+		f.upgrade(w, func(c httpwire.Call, say func(string)) { say(success(c)) })
 	case "/v1/renew":
 		var m httpwire.Renewal
 		expect.OK(f.t, json.NewDecoder(r.Body).Decode(&m))
@@ -163,6 +157,44 @@ func (f *fake) events(w http.ResponseWriter, r *http.Request, first string, more
 			return
 		}
 	}
+}
+
+// upgrade makes a connection of calls of one of a request. answer gets each call, and may say lines at any time.
+func (f *fake) upgrade(w http.ResponseWriter, answer func(c httpwire.Call, say func(string))) {
+	f.mark(w)
+	w.Header().Set("Connection", "Upgrade")
+	w.Header().Set("Upgrade", httpwire.CallsProtocol)
+	w.WriteHeader(http.StatusSwitchingProtocols)
+	conn, rest, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return // the client has gone
+	}
+	defer conn.Close()
+	f.set(func() { f.open++ })
+	defer f.set(func() { f.open-- })
+	f.t.Cleanup(func() { conn.Close() })
+	lines := bufio.NewScanner(rest)
+	for lines.Scan() {
+		var c httpwire.Call
+		if json.Unmarshal(lines.Bytes(), &c) != nil {
+			return // the client has gone in the middle of it
+		}
+		answer(c, func(line string) { io.WriteString(conn, line+"\n") })
+	}
+}
+
+// streams answers the calls of connections.
+func (f *fake) streams(answer func(c httpwire.Call, say func(string))) {
+	f.answer("/v1/calls", func(w http.ResponseWriter, _ *http.Request) { f.upgrade(w, answer) })
+}
+
+// success is the line for a call that is ok.
+func success(c httpwire.Call) string {
+	line := httpwire.Called{Index: c.Index, Outcome: httpwire.OK}
+	if c.Acquire != nil {
+		line.Grant = &httpwire.Grant{Fence: 7, Fences: 1, TTL: 60_000}
+	}
+	return string(httpwire.AppendCalled(nil, &line))
 }
 
 // problem answers with a problem of a kind.

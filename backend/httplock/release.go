@@ -15,9 +15,9 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.checkHold(h); err != nil {
 		return err
 	}
-	q := post("/v1/release", httpwire.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
-	q.status = http.StatusNoContent
-	err := b.joiner.call(ctx, "release", q, nil, nil)
+	m := httpwire.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode}
+	q := request{method: http.MethodPost, path: "/v1/release", body: httpwire.WriteHold(&m), status: http.StatusNoContent}
+	err := b.caller.call(ctx, "release", q, nil, nil)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		b.news.forget(h.Owner)
 	}

@@ -54,9 +54,9 @@ const (
 // Limits of what a server takes.
 const (
 	MaxBody     = 64 << 10         // bytes of a request, except for renewals
-	MaxRenewal  = 2 << 20          // bytes of a renewal, or of many calls
+	MaxRenewal  = 2 << 20          // bytes of a renewal
 	MaxHolds    = 1000             // in one renewal
-	MaxCalls    = 256              // in one request
+	MaxCalls    = 1024             // at once over one connection of calls
 	MaxName     = 2048             // bytes of a lock's name
 	MaxMeta     = 4 << 10          // bytes of the keys and values of a hold's meta
 	MaxWait     = 60 * time.Second // for which one acquire waits
@@ -77,7 +77,7 @@ type Limits struct {
 	Name    int   `json:"name_bytes"`
 	Meta    int   `json:"meta_bytes"`
 	Renewal int   `json:"holds_per_renewal"`
-	Calls   int   `json:"calls_per_request,omitempty"` // 0: POST /v1/calls is not supported
+	Calls   int   `json:"calls_at_once,omitempty"` // 0: GET /v1/calls is not supported
 	Wait    int64 `json:"wait_ms"`
 }
 
@@ -147,20 +147,21 @@ type Renewed struct {
 	Detail  string `json:"detail,omitempty"`
 }
 
-// Calls is the body of POST /v1/calls: acquires and releases that have nothing to do with each other.
-type Calls struct {
-	Calls []Call `json:"calls"`
-}
+// CallsProtocol is what GET /v1/calls upgrades a connection to: each line of the client is a Call, and each line of the
+// server a Called.
+const CallsProtocol = "distlock-calls"
 
-// Call is one of many calls in a request: an acquire or a release.
+// Call is an acquire or a release, or the news that nobody waits any more for the answer to an earlier one.
 type Call struct {
+	Index   uint64   `json:"index"` // from 1 on
 	Acquire *Request `json:"acquire,omitempty"`
 	Release *Hold    `json:"release,omitempty"`
+	Leave   bool     `json:"leave,omitempty"`
 }
 
-// Called is a line of the answer to POST /v1/calls: what became of Calls[Index].
+// Called is what became of a call. With the index 0 it is about the connection, which gets no more calls.
 type Called struct {
-	Index   int      `json:"index"`
+	Index   uint64   `json:"index"`
 	Outcome Kind     `json:"outcome"`
 	Grant   *Grant   `json:"grant,omitempty"`   // of an acquire that is ok
 	Problem *Problem `json:"problem,omitempty"` // if the outcome is not ok

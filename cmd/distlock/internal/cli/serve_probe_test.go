@@ -3,8 +3,11 @@
 package cli
 
 import (
+	"bufio"
+	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -68,7 +72,7 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// A server behind nginx, as the example has it, serves waits, streams and joined calls.
+// A server behind nginx, as the example has it, serves waits, streams and connections of calls.
 func TestServeBehindNginx(t *testing.T) {
 	t.Parallel()
 	path := testserver.Tool(t, "nginx")
@@ -97,6 +101,12 @@ func TestServeBehindNginx(t *testing.T) {
 		}
 		return err == nil
 	})
+	conn := must.Get(tls.Dial("tcp", front, &tls.Config{InsecureSkipVerify: true}))(t)
+	defer conn.Close()
+	fmt.Fprint(conn, "GET /v1/calls HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: distlock-calls\r\n\r\n{\"index\":1}\n")
+	lines := bufio.NewReader(conn)
+	expect.Equal(t, must.Get(http.ReadResponse(lines, nil))(t).StatusCode, http.StatusSwitchingProtocols)
+	expect.Equal(t, strings.Contains(must.Get(lines.ReadString('\n'))(t), `"index":1,"outcome":"invalid"`), true, "the answer to a call")
 	_, ca := authority(t)
 	url := "https://" + front + "/?ca=" + ca
 	held, release := hold(t, url, "x")

@@ -1,0 +1,236 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// Many calls come over one connection, each in a line. They are made side by side, each as if it had come as a request: with
+// its own rights, limits and line in the log. Each is answered by a line as soon as it is over, so none waits for another.
+
+const (
+	// quietTime is for how long a connection of calls may be silent. Clients use none that was silent for half as long.
+	quietTime = 2 * time.Minute
+
+	// farewellTime is how long a client may go on to send calls, once it knows that the server drains.
+	farewellTime = time.Second
+
+	callsBuffer = 16 << 10 // bytes of lines that are read at once, unless one is longer
+)
+
+// calls turns the connection into one of calls.
+func (ex *exchange) calls() error {
+	if !strings.EqualFold(ex.r.Header.Get("Upgrade"), httpwire.CallsProtocol) {
+		ex.w.Header().Set("Upgrade", httpwire.CallsProtocol)
+		return problem(http.StatusUpgradeRequired, httpwire.Unsupported, "want the headers Connection: Upgrade, and Upgrade: %s", httpwire.CallsProtocol)
+	}
+	drained, end, err := ex.stream()
+	if err != nil {
+		return err
+	}
+	defer end()
+	ex.w.Header().Set("Connection", "Upgrade")
+	ex.w.Header().Set("Upgrade", httpwire.CallsProtocol)
+	ex.w.WriteHeader(http.StatusSwitchingProtocols)
+	conn, rest, err := http.NewResponseController(ex.w).Hijack()
+	if err != nil {
+		return err
+	}
+	defer ex.s.connections.ended(ex.r.Context())
+	defer conn.Close()
+	ex.parts = true
+	_ = conn.SetDeadline(time.Time{})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ex.r.Context()))
+	defer cancel()
+	c := &callStream{ex: ex, conn: conn, drained: drained, ctx: ctx, underWay: map[uint64]context.CancelFunc{}}
+	stop := context.AfterFunc(drained, c.farewell)
+	defer stop()
+	if c.read(rest) {
+		cancel()
+	}
+	c.tasks.Wait()
+	return nil
+}
+
+// callStream is a connection of calls.
+type callStream struct {
+	ex      *exchange // the request that began it
+	conn    net.Conn
+	drained context.Context
+	ctx     context.Context // of the calls
+	tasks   wait.Group      // the calls under way
+	meta    httpwire.MetaReader
+
+	mu       sync.Mutex
+	underWay map[uint64]context.CancelFunc // calls, by index
+	out      []byte                        // the answers that wait
+	spare    []byte
+	writing  bool // a call writes the answers, also those that come meanwhile
+}
+
+// read reads the calls until there are no more, and reports whether the client has gone.
+func (c *callStream) read(from io.Reader) (gone bool) {
+	lines := bufio.NewScanner(&quietReader{c, from})
+	lines.Buffer(make([]byte, 0, callsBuffer), httpwire.MaxBody)
+	for lines.Scan() {
+		if err := c.begin(lines.Bytes()); err != nil {
+			p := problemOf(err)
+			c.answer(httpwire.Called{Outcome: p.Kind, Problem: &p})
+			return true
+		}
+	}
+	return !errors.Is(lines.Err(), os.ErrDeadlineExceeded)
+}
+
+// quietReader reads from a connection that may be silent for a bounded time.
+type quietReader struct {
+	c    *callStream
+	from io.Reader
+}
+
+func (r *quietReader) Read(p []byte) (int, error) {
+	_ = r.c.conn.SetReadDeadline(time.Now().Add(quietTime))
+	if r.c.drained.Err() != nil {
+		r.c.endSoon()
+	}
+	return r.from.Read(p)
+}
+
+func (c *callStream) endSoon() { _ = c.conn.SetReadDeadline(time.Now().Add(farewellTime)) }
+
+// farewell tells the client to send its calls elsewhere.
+func (c *callStream) farewell() {
+	p := problemOf(errDraining)
+	c.endSoon()
+	c.answer(httpwire.Called{Outcome: p.Kind, Problem: &p})
+}
+
+// begin begins the call of a line. The error ends the connection.
+func (c *callStream) begin(line []byte) error {
+	arrived := time.Now()
+	if !utf8.Valid(line) {
+		return invalid("the line is not UTF-8")
+	}
+	m, usual := c.meta.ReadCall(line)
+	if !usual {
+		m = httpwire.Call{}
+		if err := decode(line, &m); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cancel, known := c.underWay[m.Index]
+	switch {
+	case m.Index == 0 || known && !m.Leave:
+		return invalid("index is %d: want a new one for each call, from 1 on", m.Index)
+	case known:
+		cancel()
+		return nil
+	case m.Leave: // it was answered meanwhile
+		return nil
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.underWay[m.Index] = cancel
+	tooMany := len(c.underWay) > httpwire.MaxCalls
+	c.tasks.Add(1)
+	c.ex.s.workers.run(&callTask{c, exchange{s: c.ex.s, r: c.ex.r, ctx: ctx, who: c.ex.who}, m, arrived, tooMany})
+	return nil
+}
+
+// callTask is the task to make a call.
+type callTask struct {
+	stream  *callStream
+	ex      exchange
+	call    httpwire.Call
+	arrived time.Time
+	tooMany bool
+}
+
+func (t *callTask) run() {
+	defer t.stream.tasks.Done()
+	t.stream.answer(t.ex.called(t.call, t.arrived, t.tooMany))
+}
+
+// answer sends the answer to a call, with others that have come.
+func (c *callStream) answer(a httpwire.Called) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cancel := c.underWay[a.Index]; cancel != nil {
+		cancel()
+		delete(c.underWay, a.Index)
+	}
+	c.out = append(httpwire.AppendCalled(c.out, &a), '\n')
+	if c.writing {
+		return
+	}
+	c.writing = true
+	for len(c.out) > 0 {
+		c.mu.Unlock()
+		runtime.Gosched() // calls that are over by now share a write
+		c.mu.Lock()
+		text := c.out
+		c.out = c.spare[:0]
+		c.mu.Unlock()
+		_ = c.conn.SetWriteDeadline(time.Now().Add(writeTime))
+		if _, err := c.conn.Write(text); err != nil {
+			c.conn.Close() // which ends read
+		}
+		c.mu.Lock()
+		c.spare = text
+	}
+	c.writing = false
+}
+
+var errTooMany = problem(http.StatusTooManyRequests, httpwire.Unsent, "more than %d calls at once over a connection", httpwire.MaxCalls)
+
+// called makes one call.
+func (ex *exchange) called(c httpwire.Call, arrived time.Time, tooMany bool) (out httpwire.Called) {
+	pattern, status := "POST /v1/acquire", http.StatusOK
+	if c.Release != nil {
+		pattern, status = "POST /v1/release", http.StatusNoContent
+	}
+	out = httpwire.Called{Index: c.Index, Outcome: httpwire.Unknown}
+	defer func() {
+		if v := recover(); v != nil { // as net/http does for a request
+			ex.logPanic(pattern, v)
+			out.Problem = &httpwire.Problem{Kind: httpwire.Unknown, Status: http.StatusInternalServerError, Title: "a bug in distlock"}
+		}
+	}()
+	who, err := ex.s.o.Access.identify(ex.r) // rights may end while the connection lasts
+	switch {
+	case err != nil:
+	case tooMany:
+		ex.who, err = who, errTooMany
+	case (c.Acquire == nil) == (c.Release == nil):
+		ex.who, err = who, invalid("want either acquire or release")
+	case c.Release != nil:
+		ex.who = who
+		err = ex.releaseHold(*c.Release)
+	default:
+		ex.who = who
+		var g httpwire.Grant
+		if g, err = ex.grant(*c.Acquire, arrived); err == nil {
+			out.Grant = &g
+		}
+	}
+	if out.Outcome = httpwire.OK; err != nil {
+		p := problemOf(err)
+		out.Outcome, out.Problem, status = p.Kind, &p, p.Status
+	}
+	ex.note(pattern, status, out.Outcome, arrived)
+	return out
+}
