@@ -207,7 +207,8 @@ func (a *attempt) leave(ctx context.Context, o *ownerState) (lockQueue, error) {
 	return slices.DeleteFunc(q, func(k lockKey) bool { return k.key == o.key }), nil
 }
 
-// retry makes an attempt for a waiter. If its key is the oldest one it is granted by one transaction.
+// retry makes an attempt for a waiter. If its key is the oldest one, or all that blocked it is gone, it is granted by one
+// transaction.
 func (a *attempt) retry(ctx context.Context, o *ownerState) (driver.Grant, error) {
 	if err := checkConversion(o, a.Request); err != nil {
 		return driver.Grant{}, err
@@ -221,8 +222,12 @@ func (a *attempt) retry(ctx context.Context, o *ownerState) (driver.Grant, error
 			return driver.Grant{}, err
 		}
 	}
+	free := o.freeWhen
+	if len(free) == 0 {
+		free = []clientv3.Cmp{folderFrom(a.folder, o.created)}
+	}
 	resp, err := a.b.batcher.commit(ctx, a.folder, clientv3.OpTxn(
-		[]clientv3.Cmp{modifiedAt(o.key, o.written), folderFrom(a.folder, o.created)},
+		append([]clientv3.Cmp{modifiedAt(o.key, o.written)}, free...),
 		[]clientv3.Op{putKey(o.key, o.lease.id, a.Request, false)},
 		[]clientv3.Op{getFolder(a.folder, clientv3.WithMaxCreateRev(o.created))}))
 	if err != nil {

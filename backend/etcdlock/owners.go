@@ -60,11 +60,13 @@ type keyWrite struct {
 type place struct {
 	front        lockKey
 	ahead        int            // keys before this one
-	keysAhead    []string       // of a semaphore
-	blocker      string         // the key whose end it waits for
+	blockers     []string       // those of them that block it
+	enough       int            // it may hold when fewer of them are left
+	blocker      string         // the last of them
 	blockedAt    int64          // revision
 	isNext       bool           // no other waiter is before it
 	blockedWhile []clientv3.Cmp // conditions
+	freeWhen     []clientv3.Cmp // conditions under which nothing blocks it
 }
 
 // owners has the state of all Owners of a backend.
@@ -274,12 +276,15 @@ func (s *owners) setBlocker(o *ownerState, ahead lockQueue, by *lockKey, revisio
 	s.mu.Lock()
 	o.blockedAt = revision
 	o.ahead, o.front, o.blocker = len(ahead), ahead[0], by.key
-	o.blockedWhile = blockedWhile(ahead, by, o.mode, o.limit)
+	o.blockedWhile, o.freeWhen = blockedWhile(ahead, by, o.mode, o.limit), freeWhen(ahead, o.mode)
 	o.isNext = by.key == ahead[0].key || o.mode == driver.Counted && len(ahead) == o.limit
-	o.keysAhead = o.keysAhead[:0]
+	o.blockers, o.enough = o.blockers[:0], 1
 	if o.mode == driver.Counted {
-		for i := range ahead {
-			o.keysAhead = append(o.keysAhead, ahead[i].key)
+		o.enough = o.limit
+	}
+	for i := range ahead {
+		if o.mode != driver.Read || ahead[i].mode != driver.Read {
+			o.blockers = append(o.blockers, ahead[i].key)
 		}
 	}
 	w := s.waiting[o.owner]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -63,7 +64,7 @@ func TestTurnsCostTheSame(t *testing.T) {
 			done.Go(func() {
 				here := sync.OnceFunc(ready.Done)
 				for granted.Load() < total {
-					if err := takeTurn(t.Context(), b, name, here); err != nil {
+					if err := takeTurn(t.Context(), b, request(name, driver.Exclusive), here); err != nil {
 						t.Error(err)
 						return
 					}
@@ -88,10 +89,76 @@ func TestTurnsCostTheSame(t *testing.T) {
 	}
 }
 
+// Readers, writers and permits whose attempts wait for nothing but a signal all have their turns.
+func TestNoSignalIsLost(t *testing.T) {
+	const turns = 25
+	for _, each := range [][]driver.Mode{
+		{driver.Write, driver.Write, driver.Read, driver.Read, driver.Read, driver.Read, driver.Read, driver.Read},
+		{driver.Counted, driver.Counted, driver.Counted, driver.Counted, driver.Counted, driver.Counted},
+	} {
+		name := request("", driver.Exclusive).Name
+		var done sync.WaitGroup
+		for _, mode := range each {
+			b := shared(t)
+			done.Go(func() {
+				for range turns {
+					expect.OK(t, takeTurn(t.Context(), b, request(name, mode), func() {}), mode)
+				}
+			})
+		}
+		done.Wait()
+	}
+}
+
+// A writer is signalled when all readers ahead are gone, in whichever order, and a reader when no writer is ahead. Each then
+// has the lock by one request.
+func TestSignalMeansGranted(t *testing.T) {
+	var sent atomic.Int64
+	holder, b := shared(t), countingBackend(t, &sent)
+	first := request("", driver.Read)
+	last := request(first.Name, driver.Read)
+	acquire(t, holder, first)
+	acquire(t, holder, last)
+	waiting := func(r driver.Request) (*releaseWatch, driver.Watch) {
+		w := armWatch(t, b, r)
+		t.Cleanup(w.Close)
+		refused(t, b, r, driver.ErrHeld)
+		b.owners.mu.Lock()
+		defer b.owners.mu.Unlock()
+		return b.owners.waiting[r.Owner].(*releaseWatch), w
+	}
+	atOnce := func(r driver.Request, w driver.Watch) {
+		awaitSignal(t, w)
+		before := sent.Load()
+		acquire(t, b, r)
+		expect.Equal(t, sent.Load()-before, 1, r.Mode, "requests")
+	}
+	writer := queued(request(first.Name, driver.Write))
+	state, w := waiting(writer)
+	release(t, holder, last)
+	eventually(t, "the event has arrived", func() bool {
+		state.mu.Lock()
+		defer state.mu.Unlock()
+		return len(state.blockers) == 1
+	})
+	if len(w.Ready) > 0 {
+		t.Error("signalled though a reader is ahead")
+	}
+	release(t, holder, first)
+	atOnce(writer, w)
+
+	before, reader := queued(request(first.Name, driver.Read)), queued(request(first.Name, driver.Read))
+	refused(t, holder, before, driver.ErrHeld)
+	_, w = waiting(reader)
+	release(t, b, writer)
+	atOnce(reader, w)
+	acquire(t, holder, before)
+}
+
 // takeTurn acquires and releases as the core does for a name that was contended lately. It calls
 // isQueued when it has a place.
-func takeTurn(ctx context.Context, b *Backend, name string, isQueued func()) error {
-	r := queued(request(name, driver.Exclusive))
+func takeTurn(ctx context.Context, b *Backend, r driver.Request, isQueued func()) error {
+	r = queued(r)
 	w, err := b.Watch(ctx, r)
 	if err != nil {
 		return err

@@ -222,6 +222,23 @@ func blockedWhile(ahead lockQueue, by *lockKey, mode driver.Mode, limit int) []c
 	return conds
 }
 
+// freeWhen returns conditions under which nothing blocks a reader: all other keys ahead are gone. It returns nil for other
+// requests, and where those would be too many.
+func freeWhen(ahead lockQueue, mode driver.Mode) (conds []clientv3.Cmp) {
+	if mode != driver.Read {
+		return nil
+	}
+	for _, k := range ahead {
+		if k.mode != driver.Read {
+			conds = append(conds, clientv3.Compare(clientv3.CreateRevision(k.key), "!=", k.created))
+		}
+	}
+	if len(conds) > shortQueue {
+		return nil
+	}
+	return conds
+}
+
 // checkLimit returns an error if permits ahead, held or waited for, have another limit than the request. A waiter behind
 // them would be refused after its wait.
 func checkLimit(ahead lockQueue, r *driver.Request) error {

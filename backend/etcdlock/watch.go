@@ -38,7 +38,9 @@ type releaseWatch struct {
 	crowded    bool     // it watches its own key and its blocker's only
 	own        string   // key; empty: not in the queue
 	blocker    string   // key
-	keysAhead  []string // of a semaphore
+	blockers   []string // keys that are not gone yet, as of since and of the events
+	enough     int      // fewer let it in
+	since      int64    // revision
 	recent     []keyEvent
 	missed     bool // events, since the last attempt
 	startCount int  // of the watches
@@ -47,6 +49,7 @@ type releaseWatch struct {
 	timer      *time.Timer
 	polls      int
 	isNext     bool // no other waiter is before it
+	prompt     bool // the watch of the folder has sent an event, so the server serves it at once
 }
 
 // keyEvent is an event that may have arrived before the answer of the attempt that it concerns.
@@ -115,7 +118,7 @@ func (w *releaseWatch) watch(all ...*keyWatch) {
 	for _, old := range w.watches {
 		w.b.stream.unwatch(old)
 	}
-	w.startCount, w.watches = 0, all
+	w.startCount, w.watches, w.prompt = 0, all, false
 	for _, next := range all {
 		w.b.stream.watch(next)
 	}
@@ -125,19 +128,27 @@ func (w *releaseWatch) watch(all ...*keyWatch) {
 func (w *releaseWatch) follow(o *ownerState) {
 	w.b.owners.mu.Lock()
 	own, blocker, isNext, revision := o.key, o.blocker, o.isNext, o.blockedAt
-	crowded, ahead := o.ahead > crowd && w.mode != driver.Counted, slices.Clone(o.keysAhead)
+	blockers, enough := slices.Clone(o.blockers), o.enough
+	crowded := o.ahead > crowd && w.mode != driver.Counted
 	w.b.owners.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return
 	}
-	w.signalSince(own, blocker, revision)
-	if own == w.own && blocker == w.blocker {
-		w.keysAhead = ahead
+	moved := own != w.own || blocker != w.blocker
+	if !moved {
+		crowded = w.crowded
+	}
+	if crowded {
+		blockers = []string{blocker}
+	}
+	w.own, w.blocker, w.isNext, w.blockers, w.enough, w.since = own, blocker, isNext, blockers, enough, revision
+	w.signalSince()
+	if !moved {
 		return
 	}
-	w.own, w.blocker, w.isNext, w.keysAhead, w.polls = own, blocker, isNext, ahead, 0
+	w.polls = 0
 	switch {
 	case crowded:
 		w.crowded = true
@@ -151,16 +162,16 @@ func (w *releaseWatch) follow(o *ownerState) {
 }
 
 // signalSince replaces a signal for what an attempt has seen by one for what came later. The mutex is held.
-func (w *releaseWatch) signalSince(own, blocker string, revision int64) {
+func (w *releaseWatch) signalSince() {
 	select {
 	case <-w.ready:
 	default:
 	}
-	concerns := func(e keyEvent) bool {
-		return e.revision > revision && (e.key == own || e.key == blocker || w.mode == driver.Counted)
+	signal := w.missed || len(w.recent) == recentEvents && w.recent[0].revision > w.since
+	for _, e := range w.recent {
+		signal = w.lets(e) || signal
 	}
-	forgotten := len(w.recent) == recentEvents && w.recent[0].revision > revision
-	if w.missed || forgotten || slices.ContainsFunc(w.recent, concerns) {
+	if signal {
 		w.ready.Notify()
 	}
 	w.missed = false
@@ -191,7 +202,7 @@ func (w *releaseWatch) pollLater() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
-	if w.polls < len(pollDelays) && !w.closed {
+	if w.polls < len(pollDelays) && !w.closed && !w.prompt {
 		w.timer = time.AfterFunc(pollDelays[w.polls], w.poll)
 		w.polls++
 	}
@@ -200,13 +211,16 @@ func (w *releaseWatch) pollLater() {
 func (w *releaseWatch) poll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ready.Notify()
-	w.pollLater()
+	if !w.prompt {
+		w.ready.Notify()
+		w.pollLater()
+	}
 }
 
 func (w *releaseWatch) event(ev *mvccpb.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.prompt = w.prompt || !w.crowded
 	if w.mayUnblock(ev) {
 		w.ready.Notify()
 	}
@@ -221,18 +235,24 @@ func (w *releaseWatch) mayUnblock(ev *mvccpb.Event) bool {
 	if len(w.recent) == recentEvents {
 		w.recent = slices.Delete(w.recent, 0, 1)
 	}
-	w.recent = append(w.recent, keyEvent{k.key, ev.Kv.ModRevision})
-	switch {
-	case w.own == "" || k.key == w.own && ev.Type == mvccpb.DELETE:
+	e := keyEvent{k.key, ev.Kv.ModRevision}
+	w.recent = append(w.recent, e)
+	return w.own == "" || w.lets(e)
+}
+
+// lets reports whether the waiter may be granted after the end of a key, or it was its own. The mutex is held.
+func (w *releaseWatch) lets(e keyEvent) bool {
+	switch i := slices.Index(w.blockers, e.key); {
+	case e.revision <= w.since: // of an earlier key with the same lease
+		return false
+	case e.key == w.own:
 		return true
-	case w.mode != driver.Counted:
-		return k.key == w.blocker
+	case i < 0:
+		return false
+	default:
+		w.blockers = slices.Delete(w.blockers, i, i+1)
+		return len(w.blockers) < w.enough
 	}
-	i := slices.Index(w.keysAhead, k.key)
-	if i >= 0 {
-		w.keysAhead = slices.Delete(w.keysAhead, i, i+1)
-	}
-	return i >= 0 && len(w.keysAhead) < w.limit
 }
 
 func (w *releaseWatch) close() {
