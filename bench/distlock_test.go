@@ -19,23 +19,25 @@ import (
 
 // openDistlockAt opens a URL, so that the backend creates its own client.
 func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client, error) {
+	return openDistlockWith(scheme, "")
+}
+
+// openDistlockIn opens a database URL without these parameters.
+func openDistlockIn(params string) func(url string, ttl time.Duration) (client, error) {
+	return openDistlockWith("", params+"&create=true&")
+}
+
+func openDistlockWith(scheme, params string) func(addr string, ttl time.Duration) (client, error) {
 	return func(addr string, ttl time.Duration) (client, error) {
-		b, err := driver.Open(context.Background(), scheme+addr+"?timeout=30s") // a busy machine is slow to open
+		sep := "?"
+		if strings.Contains(addr, sep) {
+			sep = "&"
+		}
+		b, err := driver.Open(context.Background(), scheme+addr+sep+params+"timeout=30s") // a busy machine is slow to open
 		if err != nil {
 			return nil, err
 		}
 		return newDistlock(b, distlock.Options{TTL: ttl}, func() {})
-	}
-}
-
-// openDistlockIn does the same for a database URL without these parameters.
-func openDistlockIn(params string) func(url string, ttl time.Duration) (client, error) {
-	return func(url string, ttl time.Duration) (client, error) {
-		sep := "?"
-		if strings.Contains(url, sep) {
-			sep = "&"
-		}
-		return openDistlockAt("")(url+sep+params+"&create=true", ttl)
 	}
 }
 
