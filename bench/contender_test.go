@@ -191,7 +191,7 @@ func join(raw, ours []contender, peers ...contender) []contender {
 }
 
 // The contenders on SQLite.
-var sqliteAll = []contender{{name: rawUpdate, open: openRawSQLite}, {name: "distlock", open: openDistlockAt("sqlite:"), ours: true}}
+var sqliteAll = []contender{{name: rawUpdate, open: openRawSQLite}, {name: "distlock", open: openDistlockWith("sqlite:", ""), ours: true}}
 
 // databaseScenarios returns a database's scenarios. alone run without contention, fighting contend in
 // one process, and together contend in several.

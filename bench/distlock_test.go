@@ -17,14 +17,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openDistlockAt opens a URL, so that the backend creates its own client.
+// openDistlockAt opens a URL of servers, so that the backend creates its own client. A busy machine is slow to open.
 func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client, error) {
-	return openDistlockWith(scheme, "")
+	return openDistlockWith(scheme, "timeout=30s")
 }
 
 // openDistlockIn opens a database URL without these parameters.
 func openDistlockIn(params string) func(url string, ttl time.Duration) (client, error) {
-	return openDistlockWith("", params+"&create=true&")
+	return openDistlockWith("", params+"&create=true")
 }
 
 func openDistlockWith(scheme, params string) func(addr string, ttl time.Duration) (client, error) {
@@ -33,7 +33,7 @@ func openDistlockWith(scheme, params string) func(addr string, ttl time.Duration
 		if strings.Contains(addr, sep) {
 			sep = "&"
 		}
-		b, err := driver.Open(context.Background(), scheme+addr+sep+params+"timeout=30s") // a busy machine is slow to open
+		b, err := driver.Open(context.Background(), scheme+addr+sep+params)
 		if err != nil {
 			return nil, err
 		}
