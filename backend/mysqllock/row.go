@@ -163,7 +163,7 @@ func (d *rowDialect) Contend(ctx context.Context, t sqlrow.TakeRequest) (sqlrow.
 }
 
 // Free is one UPDATE. It notifies too if the notifier's session is idle.
-func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
+func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey, _ bool) (freed, waited bool, err error) {
 	n, waiting, err := d.notifier.change(ctx, keyOf(h.Name), []byte(h.Owner))
 	if errors.Is(err, errNotIdle) || undone(err) {
 		n, waiting, err = d.run(ctx, d.free, keyOf(h.Name), []byte(h.Owner))

@@ -90,7 +90,14 @@ func (k *taken) read() sqlrow.Row {
 	return k.row
 }
 
-func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
+// Free is one UPDATE, and two if there are waiters that were not expected.
+func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey, contended bool) (freed, waited bool, err error) {
+	if !contended {
+		n, err := d.exec(ctx, d.sql.freeQuietly, keyOf(h.Name), h.Owner)
+		if n > 0 || err != nil {
+			return n > 0, false, err
+		}
+	}
 	err = notifying(true, func(notify bool) error {
 		freed, err = d.scanOne(ctx, d.sql.free, []any{&waited, new(any)}, keyOf(h.Name), h.Owner, notify)
 		return err
@@ -277,7 +284,9 @@ func textList(texts []string) string {
 
 // rowStatements are the statements for one table. Parameters have casts, so that they mean the
 // same however a driver sends them.
-type rowStatements struct{ take, contend, share, free, drop, rewrite, extend, await, read, insert, swap, mark, names string }
+type rowStatements struct {
+	take, contend, share, free, freeQuietly, drop, rewrite, extend, await, read, insert, swap, mark, names string
+}
 
 // bounded lets a statement wait for a locked row no longer than a second, since it occupies a connection.
 // The setting ends with the statement, which is a transaction of its own.
@@ -382,6 +391,9 @@ const dropText = `UPDATE {t} t SET rev = greatest(t.rev + 1, {now}), claims = nu
 	FROM {claims} s WHERE t.k = s.k AND p > 0 AND {unflushed} AND substring(substr(b, p) FROM '"until":([0-9]{1,18})')::bigint > {now}
 	RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`
 
+const freeText = `UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = greatest(rev + 1, {now})
+	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} AND {unflushed}`
+
 // extendHolds returns a statement that renews holds, given how it treats locked rows.
 func extendHolds(condition, locking string) string {
 	return `UPDATE {t} t SET until = greatest(until, {now} + $4::bigint),
@@ -413,8 +425,9 @@ func newRowStatements(table, channel string) *rowStatements {
 		contend: fill(contendText),
 		share:   strings.ReplaceAll(fill(shareText), "{own}", "$7::text"),
 		drop:    strings.ReplaceAll(fill(dropText), "{own}", "$2::text"),
-		free: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = greatest(rev + 1, {now})
-	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} AND {unflushed} RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
+		free:    fill(freeText + ` RETURNING t.waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
+		// To prepare a notification takes the server as long as all the rest, even if it is not sent.
+		freeQuietly: fill(freeText + ` AND t.waiting <= {now}`),
 		rewrite: fill(`UPDATE {t} SET claims = replace(claims, $2::text, $3::text), claimed = greatest(claimed, $4::bigint),
 	number = greatest(number, $5::bigint), rev = greatest(rev + 1, {now})
 	WHERE k = $1::bytea AND claimed > {now} AND {now} BETWEEN $6::bigint AND $7::bigint AND strpos(claims, $2::text) > 0 AND {bounded}`),

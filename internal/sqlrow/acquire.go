@@ -180,7 +180,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	}
 	k := KeyOf(h.Name)
 	if h.Mode.Alone() {
-		freed, waited, err := b.dialect.Free(ctx, HoldKey{h.Name, h.Owner})
+		freed, waited, err := b.dialect.Free(ctx, HoldKey{h.Name, h.Owner}, b.watchers.watched(k))
 		if freed {
 			b.announce(k, waited)
 		}

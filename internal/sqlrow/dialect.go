@@ -137,8 +137,8 @@ type Dialect interface {
 	// address become NULL, granted, since and until 0, rev = rev+1. Claims stay.
 	//
 	// waited means that Waiting > now. A dialect that can notify waiters in the same statement does
-	// so.
-	Free(ctx context.Context, h HoldKey) (freed, waited bool, err error)
+	// so. contended is a guess at waited: where the statement that notifies is the dearer one, another may come first.
+	Free(ctx context.Context, h HoldKey, contended bool) (freed, waited bool, err error)
 
 	// Drop removes h's claim from Claims, if it has not ended: a shared hold or a place. waited means the same as for Free.
 	Drop(ctx context.Context, h HoldKey) (dropped, waited bool, err error)

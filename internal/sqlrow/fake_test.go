@@ -196,7 +196,7 @@ func (f *fake) put(r Row) {
 	f.rows[r.Key] = r
 }
 
-func (f *fake) Free(ctx context.Context, h HoldKey) (freed, waited bool, err error) {
+func (f *fake) Free(ctx context.Context, h HoldKey, _ bool) (freed, waited bool, err error) {
 	now, err := f.begin(ctx, "free")
 	defer f.mu.Unlock()
 	r := f.rows[KeyOf(h.Name)]
