@@ -140,6 +140,11 @@ type Caps struct {
 	// can renew, re-acquire and release them by their Owner.
 	Detached bool
 
+	// Observed: the coordinator ends no hold by itself. One whose process died ends only for connections that have
+	// seen it unchanged for its TTL, by their own clock: each of their refusals says in Retry what is left of that. For a
+	// connection that has just come it lasts for another TTL. Until another Owner has taken it, it may be renewed late.
+	Observed bool
+
 	Queueing Queueing
 
 	// QueuedModes are the modes to which Queueing applies; for all others it is QueueNever. Zero
@@ -158,7 +163,7 @@ type Caps struct {
 	Poll time.Duration
 }
 
-// Intersect returns what both can do, for combinators. The name is c's. Queueing is QueueNever for
+// Intersect returns what both can do, for combinators: it is Observed if one of them is. The name is c's. Queueing is QueueNever for
 // modes in which they differ.
 func (c Caps) Intersect(o Caps) Caps {
 	c.Modes &= o.Modes
@@ -168,6 +173,7 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Revocable &= o.Revocable
 	c.Downgrade = c.Downgrade && o.Downgrade
 	c.Detached = c.Detached && o.Detached
+	c.Observed = c.Observed || o.Observed
 	c.Queueing, c.QueuedModes = c.intersectQueueing(o)
 	c.MinTTL = max(c.MinTTL, o.MinTTL)
 	if c.MaxTTL == 0 || o.MaxTTL > 0 && o.MaxTTL < c.MaxTTL {

@@ -1,0 +1,92 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Acquire makes one attempt: a write if the lock is known to be free, else a read, and a write if that found it free.
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := b.usable(ctx); err != nil {
+		return driver.Grant{}, wrap("acquire", r.Name, err)
+	}
+	if err := r.Validate(b.caps); err != nil {
+		return driver.Grant{}, err
+	}
+	s, err := b.latest(ctx, r.Name, func(s sighting) bool { return s.Holder == r.Owner || s.free(time.Now()) })
+	if err != nil {
+		return driver.Grant{}, wrap("acquire", r.Name, driver.Unsent(err)) // a read takes nothing
+	}
+	for range rounds {
+		now := time.Now()
+		if s.Holder != r.Owner && !s.free(now) {
+			return driver.Grant{}, s.refusal(now)
+		}
+		next, err := b.granted(s, r, now)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		old := s
+		s, err = b.replace(ctx, r.Name, old, next)
+		switch {
+		case err == nil:
+			b.answered(r.Owner)
+			return b.grant(s.Record, r), nil
+		case errors.Is(err, errMoved):
+			continue
+		case !driver.Final(err) && !errors.Is(err, driver.ErrUnsent):
+			b.noteUnanswered(r.Owner, old.Version)
+		}
+		return driver.Grant{}, wrap("acquire", r.Name, err)
+	}
+	return driver.Grant{}, s.refusal(time.Now()) // others were faster each time
+}
+
+// granted returns the record that makes r.Owner the holder. The hold of an Owner that holds is not shortened.
+func (b *Backend) granted(s sighting, r driver.Request, now time.Time) (Record, error) {
+	next := s.Record
+	next.TTL = r.TTL
+	if s.Holder == r.Owner {
+		next.TTL = max(r.TTL, s.since.Add(s.TTL).Sub(now))
+	}
+	next.Holder, next.Foreign, next.Meta, next.Fence = r.Owner, false, r.Meta, 0
+	if !b.caps.Floor {
+		next.Counter++
+		return next, nil
+	}
+	fences := max(r.Fences, 1)
+	if s.Counter >= math.MaxInt64-fences {
+		return next, fmt.Errorf("%w: %s has used up its fences", driver.ErrInvalid, driver.Quote(r.Name))
+	}
+	next.Fence, next.Counter = s.Counter+1, s.Counter+fences
+	return next, nil
+}
+
+// grant returns the grant that a record is of.
+func (b *Backend) grant(written Record, r driver.Request) driver.Grant {
+	if !b.caps.Floor {
+		return driver.Grant{Fence: written.Stamp, Fences: 1, TTL: r.TTL}
+	}
+	return driver.Grant{Fence: written.Fence, Fences: written.Counter - written.Fence + 1, TTL: r.TTL}
+}
+
+// refusal says who holds, and how long this client still has to wait if the holder is dead.
+func (s sighting) refusal(now time.Time) *driver.HeldError {
+	if s.free(now) {
+		return &driver.HeldError{}
+	}
+	return &driver.HeldError{Retry: s.left(now), Holders: []driver.Holder{s.holder(now)}}
+}
+
+// holder describes the holder.
+func (s sighting) holder(now time.Time) driver.Holder {
+	return driver.Holder{
+		Owner: s.Holder, Mode: driver.Exclusive, Fence: s.Fence,
+		Held: -1, Left: s.left(now), Foreign: s.Foreign, Meta: s.Meta,
+	}
+}

@@ -1,0 +1,115 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+)
+
+// rounds bounds how often a call starts anew because the record was replaced meanwhile.
+const rounds = 8
+
+// errMoved says that a write took no effect and never will, because the record has another version.
+var errMoved = errors.New("the record was replaced meanwhile")
+
+// Backend is a connection to a Store. It is safe for concurrent use.
+type Backend struct {
+	store  Store
+	caps   driver.Caps
+	tokens driver.Owners
+	closed atomic.Bool
+
+	mu         sync.Mutex
+	seen       recent[sighting] // by name: the last version seen
+	unanswered recent[string]   // by Owner: the version that a write for it, without an answer, would replace
+}
+
+// New returns a backend. Of caps it takes what is the store's: Name, Floor, the bounds of the TTL and Poll. Floor says that
+// the store has no Stamps.
+func New(store Store, caps driver.Caps) *Backend {
+	caps.Modes = driver.Modes(driver.Exclusive)
+	caps.Fence, caps.Detached, caps.Observed = true, true, true
+	return &Backend{store: store, caps: caps, tokens: driver.NewOwners()}
+}
+
+// Caps returns what was given to New, and what all stores have in common.
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+// Close closes the store. Holds are left to those who watch them end.
+func (b *Backend) Close() error {
+	if b.closed.Swap(true) {
+		return nil
+	}
+	return b.store.Close()
+}
+
+func (b *Backend) usable(ctx context.Context) error {
+	if b.closed.Load() {
+		return driver.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// latest returns the record of name: from memory if that is good enough, else from the store.
+func (b *Backend) latest(ctx context.Context, name string, good func(sighting) bool) (sighting, error) {
+	b.mu.Lock()
+	s, ok := b.seen.get(name)
+	b.mu.Unlock()
+	if ok && good(s) {
+		return s, nil
+	}
+	return b.read(ctx, name)
+}
+
+// read reads the record of name.
+func (b *Backend) read(ctx context.Context, name string) (sighting, error) {
+	r, err := b.store.Read(ctx, name)
+	if err != nil {
+		return sighting{}, err
+	}
+	return b.saw(name, r, time.Now()), nil // the time after the answer: the version may be as young as that
+}
+
+// replace writes next over old, and returns what it wrote. errMoved comes with what is there instead. After any error but
+// that, a driver's and driver.ErrUnsent the write may still take effect.
+func (b *Backend) replace(ctx context.Context, name string, old sighting, next Record) (sighting, error) {
+	next.Version, next.Token = old.Version, b.tokens.New()
+	before := time.Now()
+	w, err := b.store.Write(ctx, name, next)
+	switch {
+	case err == nil:
+		next.Version, next.Stamp, next.Rest = w.Version, w.Stamp, w.Rest
+		return b.saw(name, next, before), nil
+	case driver.Final(err), errors.Is(err, driver.ErrUnsent):
+		return old, err
+	}
+	now, unread := b.read(ctx, name)
+	switch {
+	case unread != nil:
+		return old, fmt.Errorf("%w; to read what became of it failed: %v", err, unread) // which is no fact about the write
+	case now.Token == next.Token:
+		return now, nil
+	case now.Version != old.Version:
+		return now, errMoved
+	}
+	return old, err
+}
+
+// wrap names the call and the lock.
+func wrap(call, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", call, driver.Quote(name), err)
+}

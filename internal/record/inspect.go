@@ -1,0 +1,44 @@
+package record
+
+import (
+	"context"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Inspect reads the record of name. What it sees counts for the end of the hold as what an attempt sees.
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	info := driver.Info{Name: name, WaiterCount: -1}
+	if err := b.usable(ctx); err != nil {
+		return info, wrap("inspect", name, err)
+	}
+	s, err := b.read(ctx, name)
+	if err != nil {
+		return info, wrap("inspect", name, err)
+	}
+	if now := time.Now(); !s.free(now) {
+		info.Mode, info.Holders = driver.Exclusive, []driver.Holder{s.holder(now)}
+	}
+	return info, nil
+}
+
+// List yields the names whose record has a holder, also one whose process died.
+func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
+	if err := b.usable(ctx); err != nil {
+		return err
+	}
+	return b.store.List(ctx, prefix, func(name string, r Record) bool { return r.Holder == "" || yield(name) })
+}
+
+// Watch signals when r.Name has become free, if the store can push.
+func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if err := b.usable(ctx); err != nil {
+		return driver.Watch{}, wrap("watch", r.Name, err)
+	}
+	w, ok := b.store.(Watcher)
+	if !ok {
+		return driver.Watch{}, driver.ErrSkip
+	}
+	return w.Watch(ctx, r.Name)
+}

@@ -1,0 +1,66 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Store keeps one record for each name. All methods are safe for concurrent use.
+//
+// driver.ErrInvalid, driver.ErrUnsupported and driver.ErrUnsent mean what they mean in an Acquire: nothing was written,
+// nor will be. Any error that is neither one of these nor ErrConflict is no answer.
+type Store interface {
+	// Read returns the record as it is, not as it was. A name without one gives a Record without a Version.
+	Read(ctx context.Context, name string) (Record, error)
+
+	// Write replaces the record that has r.Version, or creates one if that is empty. It keeps all fields of r but
+	// Version and Stamp, and may round TTL up. ErrConflict: there is a record of another version, or none.
+	Write(ctx context.Context, name string, r Record) (Written, error)
+
+	// List calls yield for each record whose name has the prefix, also for free ones, until yield returns false. The
+	// Record needs no Version.
+	List(ctx context.Context, prefix string, yield func(name string, r Record) bool) error
+
+	Close() error
+}
+
+// Watcher is a Store that can push.
+type Watcher interface {
+	// Watch is driver.Watcher's: it signals when name has become free, or no longer exists.
+	Watch(ctx context.Context, name string) (driver.Watch, error)
+}
+
+// ErrConflict says that the record is not of the version that a Write named.
+var ErrConflict = errors.New("the record has another version")
+
+// Record is one lock.
+type Record struct {
+	// Version names what was read: an ETag, a resourceVersion. It never comes back: each Write has another Token, so
+	// a hash of the content will do.
+	Version string
+
+	// Stamp is a number that the store gives each write, greater than those of all earlier ones; the fence of a grant.
+	// 0: the store has none, and fences are counted in Counter.
+	Stamp uint64
+
+	Token   string            // of the write that made this version
+	Holder  string            // Owner of the holder; empty: free
+	Foreign bool              // Holder is no Owner: another program wrote the record. Not written.
+	TTL     time.Duration     // of the hold
+	Fence   uint64            // of the hold; 0: not known
+	Counter uint64            // fences granted so far, or grants where there are Stamps
+	Meta    map[string]string // of the hold
+
+	// Rest is what the store wants back in the Write that replaces this version.
+	Rest any
+}
+
+// Written is the answer to a Write.
+type Written struct {
+	Version string
+	Stamp   uint64
+	Rest    any
+}
