@@ -78,6 +78,18 @@ var ttlChecks = []promise{{name: "ttl/granted", every: true, needs: need{ownTTL:
 		s.sleep(retry)
 		s.b.eventually(rival, 0, "HeldError.Retry is when time alone lets the request in")
 	},
+}, {name: "ttl/newcomer", every: true, needs: need{observed: true},
+	text: "Where holds end only for those who watch them, a connection that has just come waits for a whole TTL, and is told for how long.",
+	run: func(s *scene) {
+		r := s.a.hold(s.brief(s.request()))
+		s.sleep(r.TTL * 6 / 10)
+		came, rival := time.Now(), s.rival(r)
+		retry := s.b.refused(rival, "a connection that has just come has not seen a hold end").Retry
+		s.want(retry > 0 || s.over(), "HeldError.Retry says how long the hold has to be watched")
+		s.b.eventually(rival, r.TTL, "a hold without renewal ends with its TTL for those who watch it")
+		watched := time.Since(came)
+		s.want(watched >= r.TTL || s.over(), "a hold ends for those who have watched it for its TTL, %v: it was watched for %v", r.TTL, watched)
+	},
 }}
 
 var renewChecks = []promise{{name: "renew/extends", every: true,

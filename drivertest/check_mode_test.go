@@ -149,6 +149,15 @@ var modeMutants = []mutant{{
 	"a read/write lock without writers is claimed", "caps/sensible",
 	func(_ *lab, p *patched) { p.caps.Modes = driver.Modes(driver.Exclusive, driver.Read) },
 }, {
+	"holds end with a session, and for those who watch", "caps/sensible",
+	func(l *lab, p *patched) {
+		session(l, p)
+		p.caps.Observed = true
+	},
+}, {
+	"a hold ends also for those who have not watched it", "ttl/newcomer",
+	func(_ *lab, p *patched) { p.caps.Observed = true },
+}, {
 	"each connection has its own name", "caps/constant",
 	func(_ *lab, p *patched) { p.caps.Name = driver.NewOwner() },
 }, {

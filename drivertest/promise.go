@@ -139,7 +139,7 @@ func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode 
 type need struct {
 	modes                                     driver.ModeSet
 	fence, floor, downgrade, queue, revocable bool
-	detached                                  bool
+	detached, observed                        bool
 	session, ownTTL                           bool // ownTTL: each hold ends by its own TTL, not with a session
 	cut, withdraw, refuses                    bool // Harness.Cut, Harness.Withdraw and Harness.Refuses are set
 }
@@ -148,7 +148,7 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 	return c.Modes&n.modes == n.modes &&
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
 		(!n.queue || n.queueingIn(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
-		(c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) &&
+		(c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) && (c.Observed || !n.observed) &&
 		(h.Cut != nil || !n.cut) && (h.Withdraw != nil || !n.withdraw) && (h.Refuses != nil || !n.refuses)
 }
 

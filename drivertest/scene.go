@@ -186,8 +186,8 @@ func nameOf(err error) string {
 
 const unknownOutcome = "an unknown outcome"
 
-// expired makes a hold that has ended. Unless it was a session's, no call has named it since: its twin,
-// taken later for as long, was seen to end. The returned connection can still call for its owner.
+// expired makes a hold that has ended. Unless it was a session's, or ends only for those who watch it, no call has named it
+// since: its twin, taken later for as long, was seen to end. The returned connection can still call for its owner.
 func (s *scene) expired() (driver.Request, *conn) {
 	r, twin := s.brief(s.request()), s.brief(s.requestFor("twin"))
 	since := time.Now()
@@ -195,14 +195,22 @@ func (s *scene) expired() (driver.Request, *conn) {
 	s.a.within(since, s.TTL).mustAcquire(twin, "a free lock is granted")
 	s.a.fallSilent()
 	s.b.eventually(s.rival(twin), s.TTL, "a hold without renewal ends with its TTL")
+	if s.caps.Observed {
+		s.replaced(r, "a hold without renewal ends with its TTL for those who watch it")
+	}
 	if !s.caps.Session {
 		return r, s.a
 	}
 	// A session may be several connections, which end one by one.
-	next := s.rival(r)
-	s.b.eventually(next, s.TTL, "the end of a session ends its holds")
-	s.b.free(next.Hold, nil, "the holder releases")
+	s.replaced(r, "the end of a session ends its holds")
 	return r, s.b
+}
+
+// replaced waits for the end of r's hold on B, and leaves the lock free.
+func (s *scene) replaced(r driver.Request, rule string) {
+	next := s.rival(r)
+	s.b.eventually(next, s.TTL, rule)
+	s.b.free(next.Hold, nil, "the holder releases")
 }
 
 // lengthened takes r's lock for the short TTL and renews it for the long one. Where a session

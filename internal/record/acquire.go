@@ -18,12 +18,12 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := r.Validate(b.caps); err != nil {
 		return driver.Grant{}, err
 	}
-	s, err := b.latest(ctx, r.Name, func(s sighting) bool { return s.Holder == r.Owner || s.free(time.Now()) })
+	s, err := b.latest(ctx, r.Name, func(s sighting) bool { return s.Holder == r.Owner || s.free(b.now()) })
 	if err != nil {
 		return driver.Grant{}, wrap("acquire", r.Name, driver.Unsent(err)) // a read takes nothing
 	}
 	for range rounds {
-		now := time.Now()
+		now := b.now()
 		if s.Holder != r.Owner && !s.free(now) {
 			return driver.Grant{}, s.refusal(now)
 		}
@@ -44,7 +44,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		}
 		return driver.Grant{}, wrap("acquire", r.Name, err)
 	}
-	return driver.Grant{}, s.refusal(time.Now()) // others were faster each time
+	return driver.Grant{}, s.refusal(b.now()) // others were faster each time
 }
 
 // granted returns the record that makes r.Owner the holder. The hold of an Owner that holds is not shortened.

@@ -28,6 +28,7 @@ type Backend struct {
 	store  Store
 	caps   driver.Caps
 	tokens driver.Owners
+	now    func() time.Time
 	closed atomic.Bool
 
 	mu         sync.Mutex
@@ -40,7 +41,13 @@ type Backend struct {
 func New(store Store, caps driver.Caps) *Backend {
 	caps.Modes = driver.Modes(driver.Exclusive)
 	caps.Fence, caps.Detached, caps.Observed = true, true, true
-	return &Backend{store: store, caps: caps, tokens: driver.NewOwners()}
+	return &Backend{store: store, caps: caps, tokens: driver.NewOwners(), now: time.Now}
+}
+
+// WithClock returns b with another monotonic clock than the machine's. It is for tests, and called before all else.
+func (b *Backend) WithClock(now func() time.Time) *Backend {
+	b.now = now
+	return b
 }
 
 // Caps returns what was given to New, and what all stores have in common.
@@ -78,14 +85,14 @@ func (b *Backend) read(ctx context.Context, name string) (sighting, error) {
 	if err != nil {
 		return sighting{}, err
 	}
-	return b.saw(name, r, time.Now()), nil // the time after the answer: the version may be as young as that
+	return b.saw(name, r, b.now()), nil // the time after the answer: the version may be as young as that
 }
 
 // replace writes next over old, and returns what it wrote. errMoved comes with what is there instead. After any error but
 // that, a driver's and driver.ErrUnsent the write may still take effect.
 func (b *Backend) replace(ctx context.Context, name string, old sighting, next Record) (sighting, error) {
 	next.Version, next.Token = old.Version, b.tokens.New()
-	before := time.Now()
+	before := b.now()
 	w, err := b.store.Write(ctx, name, next)
 	switch {
 	case err == nil:

@@ -2,7 +2,6 @@ package record
 
 import (
 	"context"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -17,7 +16,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if err != nil {
 		return info, wrap("inspect", name, err)
 	}
-	if now := time.Now(); !s.free(now) {
+	if now := b.now(); !s.free(now) {
 		info.Mode, info.Holders = driver.Exclusive, []driver.Holder{s.holder(now)}
 	}
 	return info, nil

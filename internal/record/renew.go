@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
@@ -72,7 +71,7 @@ func (b *Backend) renewable(ctx context.Context, h *driver.Hold) error {
 // renewed returns the record of a hold that lives on for h.TTL, or for what is left if that is more.
 func (b *Backend) renewed(s sighting, h *driver.Hold) Record {
 	next := s.Record
-	next.TTL = max(h.TTL, s.since.Add(s.TTL).Sub(time.Now()))
+	next.TTL = max(h.TTL, s.since.Add(s.TTL).Sub(b.now()))
 	next.Counter = max(s.Counter, h.Floor)
 	if h.Fence > 0 {
 		next.Fence = h.Fence
