@@ -165,7 +165,7 @@ func (c *contender) open() error {
 
 // attempt calls the backend once.
 func (c *contender) attempt() (*Lease, error) {
-	if c.env.caps.Session {
+	if c.env.endless() {
 		if err := c.env.releaser.Room(); err != nil {
 			return nil, err
 		}

@@ -73,7 +73,7 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 	}
 	c.queues.init(&c.env)
 	c.watchdog = renew.New(renew.Config{Life: c.life, Now: c.now, Renew: b.Renew, Tasks: &c.tasks})
-	c.releaser = release.New(release.Config{Life: c.life, Now: c.now, Release: b.Release, Session: c.caps.Session, Tasks: &c.tasks, Unanswered: c.releaseUnanswered})
+	c.releaser = release.New(release.Config{Life: c.life, Now: c.now, Release: b.Release, Session: c.endless(), Tasks: &c.tasks, Unanswered: c.releaseUnanswered})
 	return c, nil
 }
 

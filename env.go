@@ -43,6 +43,10 @@ type env struct {
 // nothing else.
 func (e *env) now() time.Duration { return time.Since(e.base) }
 
+// endless reports whether holds may outlast their TTL though nobody renews them: those of a session that lives on, and
+// those that end only for others who have watched them.
+func (e *env) endless() bool { return e.caps.Session || e.caps.Observed }
+
 func (e *env) isClosed() bool {
 	select {
 	case <-e.done:

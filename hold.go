@@ -218,9 +218,9 @@ func (h *hold) end(state holdState, why error) (event Event, done bool) {
 	event = h.event(leases[0], h.env.now())
 	event.Err = why
 	h.become(state, kindOf(why))
-	if state == doubtful && (h.env.caps.Session || h.requestedTTL() > h.s.terms.TTL) {
-		// Other holds may keep the session alive, and this one with it, or an Extend has made it
-		// last longer than it was trusted. A Close that finds the hold ended waits for this.
+	if state == doubtful && (h.env.endless() || h.requestedTTL() > h.s.terms.TTL) {
+		// It may have no end of its own, or an Extend has made it last longer than it was trusted. A Close that finds the
+		// hold ended waits for this.
 		h.env.after(h.life.Trust()+h.s.terms.Margin-h.env.now(), h.settle)
 	}
 	h.sh.mu.Unlock()

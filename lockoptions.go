@@ -76,7 +76,8 @@ func MaxHold(d time.Duration) LockOption {
 //
 // A process that dies before it unlocks keeps the lock for its TTL, and for MinHold if it was taken without
 // a wait (TryLock, TryDo) and holds end with no session. One that loses the lock keeps nothing. MinHold is
-// ErrInvalid if it is more than MaxHold, or than the TTL with WithoutRenewal.
+// ErrInvalid if it is more than MaxHold, or than the TTL with WithoutRenewal, and ErrUnsupported where holds end only for
+// those who watch them (Caps.Observed).
 func MinHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.minHold = d }}
 }
@@ -197,6 +198,9 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return invalid("WaitAtMost %v; want more than 0 (TryLock does not wait)", s.waitAtMost)
 	case s.minHold < 0:
 		return invalid("MinHold %v; want no negative time", s.minHold)
+	case s.minHold > 0 && caps.Observed:
+		return fmt.Errorf("%w: holds in %s end for those who have watched them for their TTL and for nobody else, so there is no MinHold and no Cron, "+
+			"which rely on the end of a hold whose process is gone; wait for the lock for longer than its TTL instead", ErrUnsupported, caps.Name)
 	case s.minHold > caps.Longest() && !caps.Session:
 		return invalid("MinHold %v is above the maximum of %s, %v", s.minHold, caps.Name, caps.Longest())
 	case s.terms.MaxHold > 0 && s.minHold > s.terms.MaxHold:

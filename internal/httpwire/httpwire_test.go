@@ -43,7 +43,7 @@ func TestMessagesKeepAll(t *testing.T) {
 		t.Errorf("owners are shown: %+v", got)
 	}
 	caps := driver.Caps{
-		Name: "x", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Queueing: driver.QueueOnRequest,
+		Name: "x", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Observed: true, Queueing: driver.QueueOnRequest,
 		QueuedModes: driver.Modes(driver.Read), Revocable: driver.Modes(driver.Counted), MinTTL: time.Second, MaxTTL: time.Hour, Poll: time.Minute,
 	}
 	expect.Equal(t, through(t, FromCaps(caps, true, true)).Driver("x"), caps, "caps")

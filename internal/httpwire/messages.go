@@ -87,6 +87,7 @@ type Caps struct {
 	Fence       bool          `json:"fence"`
 	Floor       bool          `json:"floor"`
 	Downgrade   bool          `json:"downgrade"`
+	Observed    bool          `json:"observed,omitempty"`
 	Queueing    string        `json:"queueing"`               // never, on request or always
 	QueuedModes []driver.Mode `json:"queued_modes,omitempty"` // empty: all of Modes
 	Revocable   []driver.Mode `json:"revocable,omitempty"`
@@ -339,7 +340,7 @@ func SegmentOf(name string) string {
 // FromCaps describes c.
 func FromCaps(c driver.Caps, watch, inspect bool) Caps {
 	return Caps{
-		Modes: modes(c.Modes), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade, Queueing: c.Queueing.String(),
+		Modes: modes(c.Modes), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade, Observed: c.Observed, Queueing: c.Queueing.String(),
 		QueuedModes: modes(c.QueuedModes), Revocable: modes(c.Revocable),
 		MinTTL: Up(c.MinTTL), MaxTTL: Down(c.MaxTTL), Poll: Up(c.Poll), Watch: watch, Inspect: inspect,
 	}
@@ -348,7 +349,7 @@ func FromCaps(c driver.Caps, watch, inspect bool) Caps {
 // Driver returns c as the Caps of a backend called name.
 func (c Caps) Driver(name string) driver.Caps {
 	return driver.Caps{
-		Name: name, Modes: driver.Modes(c.Modes...), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade,
+		Name: name, Modes: driver.Modes(c.Modes...), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade, Observed: c.Observed,
 		Queueing: queueing(c.Queueing), QueuedModes: driver.Modes(c.QueuedModes...), Revocable: driver.Modes(c.Revocable...),
 		MinTTL: Duration(c.MinTTL), MaxTTL: Duration(c.MaxTTL), Poll: Duration(c.Poll),
 	}

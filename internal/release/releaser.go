@@ -25,8 +25,8 @@ const (
 )
 
 // Releaser releases, in the background, holds that an Owner may have without a user. It repeats each
-// release until the backend answers or the TTL has passed. Where a hold may live as long as a
-// session, it repeats the release until the client is closed.
+// release until the backend answers or the TTL has passed. Where a hold has no end of its own (a session's, or one that
+// ends only for those who watch it), it repeats the release until the client is closed.
 //
 // Its goroutines and its backlog are bounded, however long an outage lasts. The first try of a
 // release is made at once. Retries pause while the backend gives no answer. They take the release
