@@ -1,0 +1,199 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
+)
+
+// plain is a store of one record, which counts calls.
+type plain struct {
+	now           Record
+	reads, writes int
+	fail          func(write func() (Written, error)) (Written, error) // of the next write
+}
+
+func (p *plain) Read(context.Context, string) (Record, error) {
+	p.reads++
+	return p.now, nil
+}
+
+func (p *plain) Write(_ context.Context, _ string, r Record) (Written, error) {
+	p.writes++
+	write := func() (Written, error) {
+		if r.Version != p.now.Version {
+			return Written{}, ErrConflict
+		}
+		r.Version = fmt.Sprint(p.writes)
+		p.now = r
+		return Written{Version: r.Version}, nil
+	}
+	if fail := p.fail; fail != nil {
+		p.fail = nil
+		return fail(write)
+	}
+	return write()
+}
+
+func (p *plain) List(context.Context, string, func(string, Record) bool) error { return nil }
+
+func (p *plain) Close() error { return nil }
+
+func connect(s Store) *Backend { return New(s, driver.Caps{Name: "plain", Floor: true}) }
+
+func request() driver.Request {
+	return driver.Request{Hold: driver.Hold{Name: "x", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Minute}, Fences: 1}
+}
+
+// A client that released a lock last takes it again with one write, and releases it with another.
+func TestPairOfWrites(t *testing.T) {
+	s := &plain{}
+	b := connect(s)
+	for i := range 10 {
+		r := request()
+		must.Get(b.Acquire(t.Context(), r))(t)
+		must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+		must.OK(t, b.Release(t.Context(), r.Hold))
+		if s.reads != 1 || s.writes != 3*(i+1) {
+			t.Errorf("%d reads and %d writes for %d times three calls", s.reads, s.writes, i+1)
+		}
+	}
+}
+
+var errReset = errors.New("connection reset")
+
+// A write that took effect is a grant, whatever the answer.
+func TestAnswerOfAWriteThatTookEffect(t *testing.T) {
+	for what, answer := range map[string]error{"none": errReset, "that of its second copy": ErrConflict} {
+		s := &plain{}
+		b, r := connect(s), request()
+		s.fail = func(write func() (Written, error)) (Written, error) {
+			write()
+			return Written{}, answer
+		}
+		g, err := b.Acquire(t.Context(), r)
+		if err != nil || g.Fence != 1 {
+			t.Errorf("%s: %+v, %v", what, g, err)
+		}
+		s.fail = func(write func() (Written, error)) (Written, error) {
+			write()
+			return Written{}, answer
+		}
+		expect.OK(t, b.Release(t.Context(), r.Hold), what)
+	}
+}
+
+// An attempt that arrives after its Owner was released takes nothing.
+func TestLateAttemptAfterItsRelease(t *testing.T) {
+	s := &plain{}
+	b, r := connect(s), request()
+	var late func() (Written, error)
+	s.fail = func(write func() (Written, error)) (Written, error) {
+		late = write
+		return Written{}, errReset
+	}
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), errReset, "Acquire")
+	expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "Release")
+	if _, err := late(); !errors.Is(err, ErrConflict) || s.now.Holder != "" {
+		t.Errorf("the attempt arrived late: %v; then %q holds", err, s.now.Holder)
+	}
+	writes := s.writes
+	expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "another Release")
+	if s.writes != writes {
+		t.Error("a Release of nothing writes")
+	}
+}
+
+// A hold that a client has seen end may be taken by the one that has seen it, at once and without a read.
+func TestWatchedEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &plain{}
+		r, next := request(), request()
+		must.Get(connect(s).Acquire(t.Context(), r))(t)
+		b := connect(s)
+		held, _ := errors.AsType[*driver.HeldError](expect.Err(b.Acquire(t.Context(), next)))
+		if held == nil || held.Retry < r.TTL || held.Retry > r.TTL+r.TTL/50 {
+			t.Fatalf("refused by %+v", held)
+		}
+		time.Sleep(held.Retry - 1)
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), next)), driver.ErrHeld, "a nanosecond too early")
+		time.Sleep(1)
+		reads := s.reads
+		g := must.Get(b.Acquire(t.Context(), next))(t)
+		if g.Fence != 2 || s.reads != reads {
+			t.Errorf("fence %d, %d more reads", g.Fence, s.reads-reads)
+		}
+	})
+}
+
+// What another program wrote is kept as far as a lock of it allows: it is shown as foreign, excludes, ends, and is released
+// by force.
+func TestForeignHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &plain{now: Record{Version: "v", Holder: "host_1", Foreign: true, TTL: 15 * time.Second, Counter: 7, Rest: "labels"}}
+		b := connect(s)
+		held, _ := errors.AsType[*driver.HeldError](expect.Err(b.Acquire(t.Context(), request())))
+		if held == nil || !held.Holders[0].Foreign {
+			t.Fatalf("refused by %+v", held)
+		}
+		info := must.Get(b.Inspect(t.Context(), "x"))(t)
+		if len(info.Holders) != 1 || !info.Holders[0].Foreign || info.Holders[0].Owner != "host_1" {
+			t.Errorf("shown as %+v", info)
+		}
+		time.Sleep(held.Retry)
+		r := request()
+		g := must.Get(b.Acquire(t.Context(), r))(t)
+		if g.Fence != 8 || s.now.Foreign || s.now.Rest != "labels" {
+			t.Errorf("fence %d, record %+v", g.Fence, s.now)
+		}
+		s.now.Holder, s.now.Version, s.now.Foreign = "host_2", "w", true
+		expect.OK(t, b.Release(t.Context(), driver.Hold{Name: "x", Owner: "host_2"}), "Release by force")
+		if s.now.Holder != "" || s.now.Counter != 8 {
+			t.Errorf("released: %+v", s.now)
+		}
+	})
+}
+
+func TestFencesEnd(t *testing.T) {
+	s := &plain{now: Record{Version: "v", Counter: math.MaxInt64 - 3}}
+	b, r := connect(s), request()
+	if g := must.Get(b.Acquire(t.Context(), r))(t); g.Last() >= 1<<63 {
+		t.Errorf("fence %d", g.Last())
+	}
+	r.Fences = 5
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrInvalid, "an attempt when the fences are used up")
+	for _, floor := range []uint64{math.MaxInt64, math.MaxUint64} {
+		r.Floor = floor
+		expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrInvalid, "a floor that is no fence")
+	}
+}
+
+// Memory of names is bounded, and what was used last is kept.
+func TestRecent(t *testing.T) {
+	var m recent[int]
+	m.put("kept", 1)
+	for i := range 10 * generation {
+		m.put(fmt.Sprint(i), i)
+		if _, ok := m.get("kept"); !ok {
+			t.Fatalf("forgotten after %d others", i)
+		}
+	}
+	if n := len(m.young) + len(m.old); n > 2*generation {
+		t.Errorf("%d entries", n)
+	}
+	if _, ok := m.get("0"); ok {
+		t.Error("the first one is still there")
+	}
+	m.drop("kept")
+	if _, ok := m.get("kept"); ok {
+		t.Error("dropped and still there")
+	}
+}
