@@ -18,7 +18,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := r.Validate(b.caps); err != nil {
 		return driver.Grant{}, err
 	}
-	s, err := b.latest(ctx, r.Name, func(s sighting) bool { return s.Holder == r.Owner || s.free(b.now()) })
+	s, err := b.latest(ctx, r.Name, func(s sighting) bool {
+		return s.Version != "" && (s.Holder == r.Owner || s.free(b.now())) // an absent one's Counter is of its moment
+	})
 	if err != nil {
 		return driver.Grant{}, wrap("acquire", r.Name, driver.Unsent(err)) // a read takes nothing
 	}

@@ -1,6 +1,10 @@
 package record
 
-import "time"
+import (
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
 
 // sighting is a record, and since when this client has seen that version.
 type sighting struct {
@@ -18,7 +22,12 @@ func (s sighting) left(now time.Time) time.Duration {
 
 // patience is a TTL as those count it who wait for its end: a hundredth longer, because the holder's clock may be
 // slower than theirs, and a little for clocks that count milliseconds.
-func patience(ttl time.Duration) time.Duration { return ttl + ttl/100 + 2*time.Millisecond }
+func patience(ttl time.Duration) time.Duration {
+	if ttl == 0 {
+		ttl = driver.MaxTTL
+	}
+	return ttl + ttl/100 + 2*time.Millisecond
+}
 
 // saw remembers a version of name that is known since then, and returns the sighting. Only a version that was not seen
 // before is seen since then.

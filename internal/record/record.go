@@ -13,7 +13,9 @@ import (
 // driver.ErrInvalid, driver.ErrUnsupported and driver.ErrUnsent mean what they mean in an Acquire: nothing was written,
 // nor will be. Any error that is neither one of these nor ErrConflict is no answer.
 type Store interface {
-	// Read returns the record as it is, not as it was. A name without one gives a Record without a Version.
+	// Read returns the record as it is, not as it was. A name without one gives a Record without a Version. Where records
+	// may be deleted and fences are counted, its Counter is a number that no earlier fence was above, such as the store's
+	// clock in microseconds.
 	Read(ctx context.Context, name string) (Record, error)
 
 	// Write replaces the record that has r.Version, or creates one if that is empty. It keeps all fields of r but
@@ -49,7 +51,7 @@ type Record struct {
 	Token   string            // of the write that made this version
 	Holder  string            // Owner of the holder; empty: free
 	Foreign bool              // Holder is no Owner: another program wrote the record. Not written.
-	TTL     time.Duration     // of the hold
+	TTL     time.Duration     // of the hold; 0 of another program's: it has no end
 	Fence   uint64            // of the hold; 0: not known
 	Counter uint64            // fences granted so far, or grants where there are Stamps
 	Meta    map[string]string // of the hold

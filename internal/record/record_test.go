@@ -162,6 +162,33 @@ func TestForeignHolder(t *testing.T) {
 	})
 }
 
+// A hold of another program that says nothing of its end has none.
+func TestHoldWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := connect(&plain{now: Record{Version: "v", Holder: "host_1", Foreign: true}})
+		for range 3 {
+			expect.Be(t, expect.Err(b.Acquire(t.Context(), request())), driver.ErrHeld, "Acquire")
+			time.Sleep(1000 * time.Hour)
+		}
+	})
+}
+
+// A record that was deleted is made anew with fences above what the store says when it is found missing.
+func TestDeletedRecord(t *testing.T) {
+	s := &plain{}
+	b := connect(s)
+	for _, clock := range []uint64{1000, 2000, 3000} {
+		r := request()
+		s.now = Record{Counter: clock}
+		if g := must.Get(b.Acquire(t.Context(), r))(t); g.Fence != clock+1 {
+			t.Errorf("fence %d after %d", g.Fence, clock)
+		}
+		must.OK(t, b.Release(t.Context(), r.Hold))
+		s.now = Record{Counter: clock + 500}
+		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "Release of nothing, which sees that it is missing")
+	}
+}
+
 func TestFencesEnd(t *testing.T) {
 	s := &plain{now: Record{Version: "v", Counter: math.MaxInt64 - 3}}
 	b, r := connect(s), request()

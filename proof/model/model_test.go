@@ -31,6 +31,7 @@ var scenarios = []scenario{
 	{name: "storage", spec: "Distlock", constants: map[string]string{"Features": `{"storage"}`, "MaxNet": "1"}},
 	{name: "queue", spec: "Queue"},
 	{name: "plain", spec: "Plain"},
+	{name: "record", spec: "Record"},
 	{name: "large: duplicates", spec: "Distlock", large: true, constants: map[string]string{"Features": `{"crash", "duplicate"}`}},
 	{name: "large: hand-off and storage", spec: "Distlock", large: true,
 		constants: map[string]string{"Features": `{"hand-off", "storage"}`, "Tries": "2", "Span": "2", "MaxFence": "4"}},
@@ -40,6 +41,7 @@ var scenarios = []scenario{
 	{name: "large: queue", spec: "Queue", large: true,
 		constants: map[string]string{"Processes": `{"p", "q", "r", "s"}`, "MaxDead": "2", "TTL": "8"}},
 	{name: "large: plain", spec: "Plain", large: true, constants: map[string]string{"MaxFence": "4", "MaxBreaks": "2"}},
+	{name: "large: record", spec: "Record", large: true, constants: map[string]string{"TTL": "2", "Repeats": "TRUE"}},
 }
 
 func scenarioOf(name string) scenario {
@@ -76,6 +78,13 @@ var mutants = []struct{ name, scenario, promise string }{
 	{"grant-past-queue", "plain", "NoOnePasses"},
 	{"reader-passes-writer", "plain", "NoOnePasses"},
 	{"release-wakes-one", "plain", "NoWakeUpLost"},
+	{"watched-since-another-version", "record", "OneHolder"},
+	{"watched-from-the-question", "record", "OneHolder"},
+	{"owner-is-proof", "record", "OneHolder"},
+	{"trusted-from-the-answer", "record", "OneHolder"},
+	{"unconditional-renewal", "record", "OneHolder"},
+	{"unconditional-release", "record", "TrustIsBacked"},
+	{"release-drops-counter", "record", "FencesIncrease"},
 }
 
 // TestLongModel looks at every state of the small scenarios.
