@@ -85,6 +85,9 @@ func TestStormFindsDefects(t *testing.T) {
 				return r
 			}}
 		}},
+		{name: "an Owner is taken for the proof of a write", fault: "while", defect: func(s record.Store) record.Store {
+			return &proofs{Store: s, last: map[string]string{}}
+		}},
 		{name: "a release is unconditional", fault: "while", defect: func(s record.Store) record.Store {
 			return &writes{Store: s, change: func(_ *writes, r, now record.Record) record.Record {
 				if r.Holder == "" {
@@ -137,6 +140,32 @@ func (v *versions) Write(ctx context.Context, name string, r record.Record) (rec
 	}
 	v.mu.Unlock()
 	return v.Store.Write(ctx, name, r)
+}
+
+// proofs is a store in which each record of an Owner has the token of the client's last write for it.
+type proofs struct {
+	record.Store
+	mu   sync.Mutex
+	last map[string]string // by Owner
+}
+
+func (p *proofs) Read(ctx context.Context, name string) (record.Record, error) {
+	r, err := p.Store.Read(ctx, name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if token := p.last[r.Holder]; token != "" {
+		r.Token = token
+	}
+	return r, err
+}
+
+func (p *proofs) Write(ctx context.Context, name string, r record.Record) (record.Written, error) {
+	if r.Holder != "" {
+		p.mu.Lock()
+		p.last[r.Holder] = r.Token
+		p.mu.Unlock()
+	}
+	return p.Store.Write(ctx, name, r)
 }
 
 // writes is a store whose writes are changed, with what is there before them at hand.

@@ -209,10 +209,14 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
-OneHolder == Cardinality({c \in Clients : clients[c].state = "hold" /\ clients[c].trust > 0}) <= 1
+Believes(c) == clients[c].state = "hold" /\ clients[c].trust > 0
+
+OneHolder == Cardinality({c \in Clients : Believes(c)}) <= 1
 
 FencesIncrease == began.ordered
 
 (* Who believes to hold is in the record. *)
-TrustIsBacked == \A c \in Clients : clients[c].state = "hold" /\ clients[c].trust > 0 => record.holder = Owner(c)
+TrustIsBacked == \A c \in Clients : Believes(c) => record.holder = Owner(c)
+
+OnlyOwnerReleases == [][\A c \in Clients : Believes(c) /\ record' # record => record'.token[1] = c]_vars
 =============================================================================

@@ -83,7 +83,7 @@ var mutants = []struct{ name, scenario, promise string }{
 	{"owner-is-proof", "record", "OneHolder"},
 	{"trusted-from-the-answer", "record", "OneHolder"},
 	{"unconditional-renewal", "record", "OneHolder"},
-	{"unconditional-release", "record", "TrustIsBacked"},
+	{"unconditional-release", "record", "OnlyOwnerReleases"},
 	{"release-drops-counter", "record", "FencesIncrease"},
 }
 
