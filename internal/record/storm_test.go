@@ -107,11 +107,14 @@ func TestStormFindsDefects(t *testing.T) {
 	} {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			faults := storm(t, 3_000, d.rates, false, d.change, d.defect).Faults()
-			if !strings.Contains(strings.Join(faults, "\n"), d.fault) {
-				t.Errorf("not found; the faults are %q", faults)
+			for range 5 { // the rarest shows ten times in a storm, by chance
+				faults := storm(t, 3_000, d.rates, false, d.change, d.defect).Faults()
+				if strings.Contains(strings.Join(faults, "\n"), d.fault) {
+					t.Logf("%d faults", len(faults))
+					return
+				}
 			}
-			t.Logf("%d faults", len(faults))
+			t.Error("not found")
 		})
 	}
 }
