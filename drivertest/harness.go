@@ -22,7 +22,8 @@
 //     driver.ErrUnsupported if a request can ask for them: modes, places in the queue, a downgrade,
 //     revocation. Other checks return [ErrNotClaimed].
 //   - A backend with Caps.Session need not end single holds: the suite closes a connection where it
-//     would otherwise wait for a TTL.
+//     would otherwise wait for a TTL. With Caps.Observed a hold has ended when a connection that watched it has taken the
+//     lock.
 //   - Lower bounds of times are exact, upper ones generous. Where a slow machine may have let a hold
 //     end, the check repeats with a longer TTL before it reports a broken promise.
 //
