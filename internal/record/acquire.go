@@ -37,12 +37,12 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		s, err = b.replace(ctx, r.Name, old, next)
 		switch {
 		case err == nil:
-			b.answered(r.Owner)
+			b.memory.answered(r.Owner)
 			return b.grant(s.Record, r), nil
 		case errors.Is(err, errMoved):
 			continue
 		case !driver.Final(err) && !errors.Is(err, driver.ErrUnsent):
-			b.noteUnanswered(r.Owner, old.Version)
+			b.memory.noteUnanswered(r.Owner, old.Version)
 		}
 		return driver.Grant{}, wrap("acquire", r.Name, err)
 	}

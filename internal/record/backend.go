@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,10 +29,7 @@ type Backend struct {
 	tokens driver.Owners
 	now    func() time.Time
 	closed atomic.Bool
-
-	mu         sync.Mutex
-	seen       recent[sighting] // by name: the last version seen
-	unanswered recent[string]   // by Owner: the version that a write for it, without an answer, would replace
+	memory memory
 }
 
 // New returns a backend. Of caps it takes what is the store's: Name, Floor, the bounds of the TTL and Poll. Floor says that
@@ -70,10 +66,7 @@ func (b *Backend) usable(ctx context.Context) error {
 
 // latest returns the record of name: from memory if that is good enough, else from the store.
 func (b *Backend) latest(ctx context.Context, name string, good func(sighting) bool) (sighting, error) {
-	b.mu.Lock()
-	s, ok := b.seen.get(name)
-	b.mu.Unlock()
-	if ok && good(s) {
+	if s, ok := b.memory.recall(name); ok && good(s) {
 		return s, nil
 	}
 	return b.read(ctx, name)
@@ -85,7 +78,7 @@ func (b *Backend) read(ctx context.Context, name string) (sighting, error) {
 	if err != nil {
 		return sighting{}, err
 	}
-	return b.saw(name, r, b.now()), nil // the time after the answer: the version may be as young as that
+	return b.memory.saw(name, r, b.now()), nil // the time after the answer: the version may be as young as that
 }
 
 // replace writes next over old, and returns what it wrote. errMoved comes with what is there instead. After any error but
@@ -97,7 +90,7 @@ func (b *Backend) replace(ctx context.Context, name string, old sighting, next R
 	switch {
 	case err == nil:
 		next.Version, next.Stamp, next.Rest = w.Version, w.Stamp, w.Rest
-		return b.saw(name, next, before), nil
+		return b.memory.saw(name, next, before), nil
 	case driver.Final(err), errors.Is(err, driver.ErrUnsent):
 		return old, err
 	}

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -29,39 +30,53 @@ func patience(ttl time.Duration) time.Duration {
 	return ttl + ttl/100 + 2*time.Millisecond
 }
 
+// memory is what a client remembers of records. All of it may be forgotten.
+type memory struct {
+	mu         sync.Mutex
+	seen       recent[sighting] // by name: the last version seen
+	unanswered recent[string]   // by Owner: the version that a write for it, without an answer, would replace
+}
+
+// recall returns what was seen of name last.
+func (m *memory) recall(name string) (sighting, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen.get(name)
+}
+
 // saw remembers a version of name that is known since then, and returns the sighting. Only a version that was not seen
 // before is seen since then.
-func (b *Backend) saw(name string, r Record, since time.Time) sighting {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (m *memory) saw(name string, r Record, since time.Time) sighting {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	s := sighting{r, since}
-	if old, ok := b.seen.get(name); ok && old.Version == r.Version {
+	if old, ok := m.seen.get(name); ok && old.Version == r.Version {
 		s.since = old.since
 	}
-	b.seen.put(name, s)
+	m.seen.put(name, s)
 	return s
 }
 
 // noteUnanswered remembers that a write for owner over a version may take effect later.
-func (b *Backend) noteUnanswered(owner, version string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.unanswered.put(owner, version)
+func (m *memory) noteUnanswered(owner, version string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unanswered.put(owner, version)
 }
 
 // mayTake reports whether a write for owner without an answer could still replace version.
-func (b *Backend) mayTake(owner, version string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	v, ok := b.unanswered.get(owner)
+func (m *memory) mayTake(owner, version string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, ok := m.unanswered.get(owner)
 	return ok && v == version
 }
 
 // answered forgets what was noted for owner.
-func (b *Backend) answered(owner string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.unanswered.drop(owner)
+func (m *memory) answered(owner string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unanswered.drop(owner)
 }
 
 // generation is how many entries a recent map keeps at least.

@@ -96,16 +96,16 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 		answer := error(nil)
 		switch {
 		case s.Holder == h.Owner:
-		case b.mayTake(h.Owner, s.Version):
+		case b.memory.mayTake(h.Owner, s.Version):
 			answer = driver.ErrLost // and an attempt that arrives late finds another version
 		default:
-			b.answered(h.Owner)
+			b.memory.answered(h.Owner)
 			return driver.ErrLost
 		}
 		s, err = b.replace(ctx, h.Name, s, freed(s))
 		switch {
 		case err == nil:
-			b.answered(h.Owner)
+			b.memory.answered(h.Owner)
 			return answer
 		case !errors.Is(err, errMoved):
 			return err

@@ -81,8 +81,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// answer is a write's.
-type answer struct {
+// delivery is the answer to a write.
+type delivery struct {
 	record.Written
 	err error
 }
@@ -90,14 +90,14 @@ type answer struct {
 // Write delivers the write as a network does: it arrives or not, at once or late, also when ctx has ended, and perhaps
 // twice. Then the caller gets either answer.
 func (f *Faults) Write(ctx context.Context, name string, r record.Record) (record.Written, error) {
-	answers := make(chan answer, 2)
+	answers := make(chan delivery, 2)
 	deliver := func(after time.Duration) {
 		f.late.Add(1)
 		go func() {
 			defer f.late.Done()
 			time.Sleep(after)
 			w, err := f.Store.Write(context.WithoutCancel(ctx), name, r)
-			answers <- answer{w, err}
+			answers <- delivery{w, err}
 		}()
 	}
 	arrival, back := f.upTo(f.Delay), f.upTo(f.Delay)
@@ -139,7 +139,7 @@ func (f *Faults) reset(ctx context.Context) error {
 }
 
 // skip loses the first of two answers.
-func (f *Faults) skip(ctx context.Context, answers chan answer) error {
+func (f *Faults) skip(ctx context.Context, answers chan delivery) error {
 	select {
 	case <-answers:
 		return nil
@@ -148,7 +148,7 @@ func (f *Faults) skip(ctx context.Context, answers chan answer) error {
 	}
 }
 
-func (f *Faults) await(ctx context.Context, answers chan answer, back time.Duration) (record.Written, error) {
+func (f *Faults) await(ctx context.Context, answers chan delivery, back time.Duration) (record.Written, error) {
 	select {
 	case a := <-answers:
 		if err := sleep(ctx, back); err != nil {
