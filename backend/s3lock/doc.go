@@ -1,0 +1,31 @@
+// Package s3lock keeps locks in a bucket of S3, or of another store that speaks its protocol and honours conditional
+// writes. There is no server to run.
+//
+//	b, err := s3lock.Open(ctx, "s3://bucket/locks?region=eu-west-1")
+//
+// A lock is one small object, which is replaced only if it still has the ETag that was read. An uncontended lock and its
+// release are two PUTs.
+//
+// # Capabilities
+//
+// Exclusive locks, spans of fences, floors, Inspect and List. Fences are counted in the object, and rise for as long as
+// it is not deleted. S3 has no clock that ends a hold and pushes nothing: waiters poll, and the lock of a process
+// that died is free for those who have seen its object unchanged for its TTL (driver.Caps.Observed).
+//
+// # What Open tries
+//
+// Open writes an object with a name of its own four times, under conditions that hold and that do not, and deletes it.
+// A store that ignores a condition would let two hold one lock, and is refused.
+//
+// # Credentials
+//
+// They are found as all programs of AWS find them: in the environment, in the profile of AWS_PROFILE, by the role of a
+// Kubernetes service account, from the container or the instance. They are looked up again before they expire.
+//
+// # Objects
+//
+// The key is the prefix, a slash and the name. Of a name, letters, digits, - and _ stand for themselves, and a dot that does not
+// begin it; each other byte is ! and two hexadecimal digits. A name for which that takes more than 200 bytes ends in a hash.
+//
+// Objects of free locks stay: they have the counter. Deleting one starts its fences anew.
+package s3lock

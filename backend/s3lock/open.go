@@ -1,0 +1,181 @@
+package s3lock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/record"
+)
+
+func init() {
+	driver.Register("s3", openURL)
+}
+
+// minTTL is the shortest TTL: a renewal takes a tenth of a second at times.
+const minTTL = time.Second
+
+// Open opens a bucket:
+//
+//	s3://bucket/prefix?region=eu-west-1
+//	s3://bucket/prefix?endpoint=https://minio.example.com:9000
+//
+// Without region, that of the environment or the profile is used. endpoint is for stores other than AWS's; AWS_ENDPOINT_URL_S3
+// and AWS_ENDPOINT_URL name one too. The error is ErrInvalid if the store does not honour conditional writes, if there is
+// no such bucket in the region, and if the credentials lack a right.
+func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
+	u, err := driver.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	return openURL(ctx, u)
+}
+
+func openURL(ctx context.Context, u *url.URL) (driver.Backend, error) {
+	p := driver.NewParams(u)
+	region, endpoint := p.String("region", ""), p.String("endpoint", "")
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	prefix, err := target(u)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(region))
+	if err != nil {
+		return nil, fmt.Errorf("%w: AWS's configuration: %w", driver.ErrInvalid, err)
+	}
+	endpoint = cmp.Or(endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), aws.ToString(cfg.BaseEndpoint))
+	base, err := bucketURL(endpoint, cfg.Region, u.Host)
+	if err != nil {
+		return nil, err
+	}
+	s := &store{
+		client: &client{
+			base: *base, region: cmp.Or(cfg.Region, "us-east-1"), creds: cfg.Credentials, http: httpClient(cfg),
+			signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }),
+		},
+		prefix: prefix, pace: &pacer{gap: minGap},
+	}
+	if err := s.probe(ctx); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	name := "s3://" + strings.TrimSuffix(u.Host+"/"+prefix, "/")
+	if endpoint != "" {
+		name += "?endpoint=" + endpoint
+	}
+	return record.New(s, driver.Caps{Name: name, Floor: true, MinTTL: minTTL, Poll: poll}), nil
+}
+
+// target checks the bucket and the path of a URL, and returns the prefix of keys.
+func target(u *url.URL) (prefix string, err error) {
+	const want = "want a URL such as s3://bucket/prefix?region=eu-west-1"
+	switch {
+	case u.Scheme != "s3" || u.Host == "" || u.Opaque != "":
+		return "", fmt.Errorf("%w: URL names no bucket; %s", driver.ErrInvalid, want)
+	case u.User != nil:
+		return "", fmt.Errorf("%w: URL has credentials, which come from AWS's environment, profile or role; %s", driver.ErrInvalid, want)
+	case strings.ContainsFunc(u.Host, func(c rune) bool { return c > utf8.RuneSelf || !isPlain(byte(c)) && c != '.' }):
+		return "", fmt.Errorf("%w: URL: a bucket has letters, digits, dots and hyphens; %s", driver.ErrInvalid, want)
+	case u.Fragment != "":
+		return "", fmt.Errorf("%w: URL has a #; write it as %%23 if it belongs to the prefix", driver.ErrInvalid)
+	}
+	prefix = strings.Trim(u.Path, "/")
+	if prefix == "" {
+		return "", nil
+	}
+	odd := strings.ContainsFunc(prefix, func(c rune) bool { return c < ' ' || c == utf8.RuneError })
+	if odd || path.Clean("/"+prefix) != "/"+prefix || len(prefix) > maxPrefix {
+		return "", fmt.Errorf("%w: URL: the prefix is UTF-8 of at most %d bytes, without control characters and segments that are empty, . or ..", driver.ErrInvalid, maxPrefix)
+	}
+	return prefix + "/", nil
+}
+
+// bucketURL returns the address of the bucket: a path of the endpoint, or at AWS a host of its own unless it has a dot, which no
+// certificate has.
+func bucketURL(endpoint, region, bucket string) (*url.URL, error) {
+	if endpoint == "" {
+		if region == "" || strings.ContainsFunc(region, func(c rune) bool { return c > utf8.RuneSelf || !isPlain(byte(c)) }) {
+			return nil, fmt.Errorf("%w: region %q: want one such as ?region=eu-west-1, or in AWS_REGION or the profile; or ?endpoint= of another store", driver.ErrInvalid, region)
+		}
+		host := "s3." + region + ".amazonaws.com"
+		if strings.HasPrefix(region, "cn-") {
+			host += ".cn"
+		}
+		if !strings.Contains(bucket, ".") {
+			return &url.URL{Scheme: "https", Host: bucket + "." + host}, nil
+		}
+		endpoint = "https://" + host
+	}
+	e, err := driver.ParseURL(endpoint)
+	if err != nil || e.Scheme != "http" && e.Scheme != "https" || e.Host == "" || e.User != nil || e.RawQuery != "" || e.Fragment != "" {
+		return nil, fmt.Errorf("%w: endpoint: want one such as https://minio.example.com:9000", driver.ErrInvalid)
+	}
+	e.Path = strings.TrimSuffix(e.Path, "/") + "/" + bucket
+	e.RawPath = ""
+	return e, nil
+}
+
+// httpClient returns a client with the certificates of AWS_CA_BUNDLE. It follows no redirect: a signature is for one host.
+func httpClient(cfg aws.Config) *http.Client {
+	builder, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
+	if !ok {
+		builder = awshttp.NewBuildableClient()
+	}
+	transport := builder.GetTransport()
+	transport.MaxIdleConnsPerHost = 64
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// probe shows that the store honours both conditions, by an object that nobody else has.
+func (s *store) probe(ctx context.Context) (err error) {
+	key := s.prefix + probeMark + driver.NewOwner()
+	first, err := s.put(ctx, key, "", []byte("1"))
+	if err != nil {
+		return s.unusable("If-None-Match: * for a new object", err)
+	}
+	defer func() {
+		if a, failed := s.do(ctx, http.MethodDelete, key, nil, nil, nil); failed != nil {
+			err = errors.Join(err, s.unusable("DELETE", failed))
+		} else if !a.ok() {
+			err = errors.Join(err, s.unusable("DELETE", s.refused(http.MethodDelete, a)))
+		}
+	}()
+	if _, err := s.put(ctx, key, first, []byte("2")); err != nil {
+		return s.unusable("If-Match with the object's ETag", err)
+	}
+	for _, c := range []struct{ condition, ifMatch string }{{"If-Match", first}, {"If-None-Match", ""}} {
+		switch _, err := s.put(ctx, key, c.ifMatch, []byte("3")); {
+		case err == nil:
+			return fmt.Errorf("%w: the store at %s ignores %s, so two could hold one lock; want one with conditional writes", driver.ErrInvalid, s.base.Redacted(), c.condition)
+		case !errors.Is(err, errCondition):
+			return s.unusable(c.condition, err)
+		}
+	}
+	return nil
+}
+
+// unusable returns the error of Open for a step of the probe. What the store refused now is final for an Opener; what had no answer
+// is not.
+func (s *store) unusable(step string, err error) error {
+	if errors.Is(err, driver.ErrUnsent) && !errors.As(err, new(net.Error)) || errors.Is(err, errCondition) {
+		return fmt.Errorf("%w: s3lock: probe of %s: %s: %w", driver.ErrInvalid, s.base.Redacted(), step, err)
+	}
+	return fmt.Errorf("s3lock: probe of %s: %s: %w", s.base.Redacted(), step, err)
+}

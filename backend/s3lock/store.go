@@ -1,0 +1,185 @@
+package s3lock
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/record"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// store is a record.Store in a bucket. The Version of a record is the ETag of its object.
+type store struct {
+	*client
+	prefix string // of keys: empty, or with a slash at its end
+	pace   *pacer
+}
+
+var _ record.Store = (*store)(nil)
+
+// object is the content of an object: a record as JSON.
+type object struct {
+	Format  int               `json:"distlock"`
+	Name    string            `json:"name"`
+	Token   string            `json:"token"`
+	Holder  string            `json:"holder,omitempty"`
+	TTL     int64             `json:"ttl_ms,omitempty"`
+	Fence   uint64            `json:"fence,omitempty"`
+	Counter uint64            `json:"counter"`
+	Meta    map[string]string `json:"meta,omitempty"`
+}
+
+const format = 1
+
+// Read gets the object of name, when it is the turn of a request that may wait.
+func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
+	if err := s.pace.turn(ctx); err != nil {
+		return record.Record{}, err
+	}
+	r, _, err := s.get(ctx, s.prefix+keyOf(name), func(o object) error {
+		if o.Name != name {
+			return fmt.Errorf("%w: the object of this lock is of %s: two keys are one at this store", driver.ErrInvalid, driver.Quote(o.Name))
+		}
+		return nil
+	})
+	return r, err
+}
+
+// get reads an object. A Record without a Version: there is none.
+func (s *store) get(ctx context.Context, key string, check func(object) error) (record.Record, string, error) {
+	a, err := s.do(ctx, http.MethodGet, key, nil, nil, nil)
+	if err != nil {
+		return record.Record{}, "", err
+	}
+	s.pace.answered(a.busy())
+	switch {
+	case a.code == "NoSuchKey":
+		return record.Record{}, "", nil
+	case !a.ok():
+		return record.Record{}, "", s.refused(http.MethodGet, a)
+	}
+	var o object
+	if err := json.Unmarshal(a.body, &o); err != nil || o.Format != format {
+		return record.Record{}, "", fmt.Errorf("%w: the object %s was not written by this version of distlock", driver.ErrInvalid, driver.Quote(key))
+	}
+	if err := check(o); err != nil {
+		return record.Record{}, "", err
+	}
+	return record.Record{
+		Version: a.header.Get("Etag"), Token: o.Token, Holder: o.Holder, TTL: time.Duration(o.TTL) * time.Millisecond,
+		Fence: o.Fence, Counter: o.Counter, Meta: o.Meta,
+	}, o.Name, nil
+}
+
+// Write puts the object. Its ETag may be a hash of the content, which the token makes unique.
+func (s *store) Write(ctx context.Context, name string, r record.Record) (record.Written, error) {
+	body, err := json.Marshal(object{
+		Format: format, Name: name, Token: r.Token, Holder: r.Holder, TTL: int64((r.TTL + time.Millisecond - 1) / time.Millisecond),
+		Fence: r.Fence, Counter: r.Counter, Meta: r.Meta,
+	})
+	if err != nil {
+		return record.Written{}, driver.Unsent(err)
+	}
+	etag, err := s.put(ctx, s.prefix+keyOf(name), r.Version, body)
+	if errors.Is(err, errCondition) {
+		err = record.ErrConflict
+	}
+	return record.Written{Version: etag}, err
+}
+
+// List lists keys, a thousand at a time, and gets the object of each.
+func (s *store) List(ctx context.Context, prefix string, yield func(name string, r record.Record) bool) error {
+	query := url.Values{"list-type": {"2"}, "prefix": {s.prefix + keysWith(prefix)}}
+	for {
+		page, err := s.page(ctx, query)
+		if err != nil {
+			return err
+		}
+		found, err := s.getAll(ctx, page.Contents)
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			if f.record.Version != "" && strings.HasPrefix(f.name, prefix) && !yield(f.name, f.record) {
+				return nil
+			}
+		}
+		if !page.IsTruncated {
+			return nil
+		}
+		query.Set("continuation-token", page.NextContinuationToken)
+	}
+}
+
+// listing is an answer of ListObjectsV2.
+type listing struct {
+	Contents              []entry
+	IsTruncated           bool
+	NextContinuationToken string
+}
+
+type entry struct{ Key string }
+
+func (s *store) page(ctx context.Context, query url.Values) (listing, error) {
+	var page listing
+	a, err := s.do(ctx, http.MethodGet, "", query, nil, nil)
+	switch {
+	case err != nil:
+		return page, err
+	case !a.ok():
+		return page, s.refused(http.MethodGet, a)
+	}
+	return page, xml.Unmarshal(a.body, &page)
+}
+
+type found struct {
+	name   string
+	record record.Record
+}
+
+// atOnce is how many objects List gets at a time.
+const atOnce = 16
+
+// getAll gets the objects of a page, in its order. What is no lock is left empty: Open's probe, another program's object, one
+// that was deleted meanwhile.
+func (s *store) getAll(ctx context.Context, entries []entry) ([]found, error) {
+	all, errs := make([]found, len(entries)), make([]error, len(entries))
+	next := make(chan int, len(entries))
+	for i := range entries {
+		next <- i
+	}
+	close(next)
+	var wg wait.Group
+	for range min(atOnce, len(entries)) {
+		wg.Go(func() {
+			for i := range next {
+				key := entries[i].Key
+				r, name, err := s.get(ctx, key, func(o object) error {
+					if s.prefix+keyOf(o.Name) != key {
+						return driver.ErrInvalid
+					}
+					return nil
+				})
+				if !errors.Is(err, driver.ErrInvalid) {
+					all[i], errs[i] = found{name, r}, err
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return all, errors.Join(errs...)
+}
+
+// Close closes idle connections.
+func (s *store) Close() error {
+	s.http.CloseIdleConnections()
+	return nil
+}
