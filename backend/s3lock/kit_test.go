@@ -269,3 +269,8 @@ func connect(t testing.TB, rawURL string) driver.Backend {
 func request(name string) driver.Request {
 	return driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Hour}, Fences: 1}
 }
+
+func endpointOf(rawURL string) string {
+	u, _ := url.Parse(rawURL)
+	return u.Query().Get("endpoint")
+}
