@@ -16,6 +16,11 @@ func TestLongConformanceOfARealServer(t *testing.T) {
 	conform(t, urlOf(testserver.SharedS3(t).Endpoint()))
 }
 
+// A server whose reads are not atomic loses no lock by it.
+func TestLongConformanceOfAServerThatTearsReads(t *testing.T) {
+	conform(t, urlOf(testserver.S3(t, testserver.S3Options{Sidecar: true}).Endpoint()))
+}
+
 func conform(t *testing.T, url string) {
 	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
 }

@@ -54,6 +54,8 @@ type fake struct {
 	clock   func() time.Time                  // the store's
 	instead func(r *http.Request) *storeError // answers in place of the store
 	lose    func(r *http.Request) bool        // the answer, after the request took effect
+	tear    func(key string) *stored          // what a GET finds in place of the content
+	kms     bool                              // an ETag is no hash
 }
 
 type stored struct {
@@ -203,6 +205,14 @@ func (f *fake) handle(w http.ResponseWriter, r *http.Request, body []byte) *stor
 			return &storeError{status: http.StatusNotFound, code: "NoSuchKey", message: "The specified key does not exist."}
 		}
 		w.Header().Set("ETag", old.etag)
+		if f.kms {
+			w.Header().Set("X-Amz-Server-Side-Encryption", "aws:kms")
+		}
+		if f.tear != nil {
+			if other := f.tear(key); other != nil {
+				old = *other
+			}
+		}
 		w.Write(old.body)
 	}
 	return nil
@@ -222,6 +232,9 @@ func (f *fake) put(w http.ResponseWriter, r *http.Request, key string, body []by
 		}
 	}
 	hash := md5.Sum(body)
+	if f.kms {
+		hash[0] ^= 1
+	}
 	etag := strconv.Quote(hex.EncodeToString(hash[:]))
 	f.objects[key] = stored{etag, body}
 	w.Header().Set("ETag", etag)

@@ -146,10 +146,12 @@ func httpClient(cfg aws.Config) *http.Client {
 // probe shows that the store honours both conditions, by an object that nobody else has.
 func (s *store) probe(ctx context.Context) (err error) {
 	key := s.prefix + probeMark + driver.NewOwner()
-	first, err := s.put(ctx, key, "", []byte("1"))
+	content := []byte("1")
+	first, err := s.put(ctx, key, "", content)
 	if err != nil {
 		return s.unusable("If-None-Match: * for a new object", err)
 	}
+	s.hashes = first == hashOf(content)
 	defer func() {
 		if a, failed := s.do(ctx, http.MethodDelete, key, nil, nil, nil); failed != nil {
 			err = errors.Join(err, s.unusable("DELETE", failed))

@@ -2,6 +2,8 @@ package s3lock
 
 import (
 	"context"
+	"crypto/md5"
+	"encoding/hex"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -21,6 +23,7 @@ type store struct {
 	*client
 	prefix string // of keys: empty, or with a slash at its end
 	pace   *pacer
+	hashes bool // the ETag of an object is a hash of its content
 }
 
 var _ record.Store = (*store)(nil)
@@ -53,19 +56,47 @@ func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
 	return r, err
 }
 
+// rereads is how often an object is read again whose ETag is not that of its content.
+const rereads = 5
+
 // get reads an object. A Record without a Version: there is none.
 func (s *store) get(ctx context.Context, key string, check func(object) error) (record.Record, string, error) {
-	a, err := s.do(ctx, http.MethodGet, key, nil, nil, nil)
-	if err != nil {
-		return record.Record{}, "", err
+	for range rereads {
+		a, err := s.do(ctx, http.MethodGet, key, nil, nil, nil)
+		if err != nil {
+			return record.Record{}, "", err
+		}
+		s.pace.answered(a.busy())
+		switch {
+		case a.code == "NoSuchKey":
+			return record.Record{}, "", nil
+		case !a.ok():
+			return record.Record{}, "", s.refused(http.MethodGet, a)
+		case !s.torn(a):
+			return a.record(key, check)
+		}
+		if err := wait.Sleep(ctx, wait.Jitter(minGap)); err != nil {
+			return record.Record{}, "", err
+		}
 	}
-	s.pace.answered(a.busy())
-	switch {
-	case a.code == "NoSuchKey":
-		return record.Record{}, "", nil
-	case !a.ok():
-		return record.Record{}, "", s.refused(http.MethodGet, a)
-	}
+	return record.Record{}, "", fmt.Errorf("the store at %s answers with the ETag of one version and the content of another", s.base.Redacted())
+}
+
+// torn reports whether an ETag that is a hash of the content, as nearly all are, is that of another content. Some gateways read the two
+// one after the other, and a lock that is held would look free. With keys of a KMS an ETag is no hash.
+func (s *store) torn(a answer) bool {
+	kms := strings.HasPrefix(a.header.Get("X-Amz-Server-Side-Encryption"), "aws:")
+	return s.hashes && !kms && a.header.Get("Etag") != hashOf(a.body)
+}
+
+// hashOf returns the ETag of a content where it is a hash.
+func hashOf(body []byte) string {
+	sum := md5.Sum(body)
+	return `"` + hex.EncodeToString(sum[:]) + `"`
+}
+
+// record reads the object of an answer.
+func (a answer) record(key string, check func(object) error) (record.Record, string, error) {
 	var o object
 	if err := json.Unmarshal(a.body, &o); err != nil || o.Format != format {
 		return record.Record{}, "", fmt.Errorf("%w: the object %s was not written by this version of distlock", driver.ErrInvalid, driver.Quote(key))
