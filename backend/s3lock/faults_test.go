@@ -45,7 +45,10 @@ func (d direct) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 	in := r.Clone(r.Context())
 	in.RequestURI, in.Host = r.URL.RequestURI(), r.URL.Host
 	d.ServeHTTP(w, in)
-	return w.Result(), r.Context().Err()
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
 }
 
 func (d direct) Retrieve(context.Context) (aws.Credentials, error) {
@@ -330,5 +333,49 @@ func TestETagsThatAreNoHashes(t *testing.T) {
 		locktest.Acquire(t, b, r)
 		locktest.Held(t, connect(t, url), request("job"))
 		locktest.Release(t, b, r)
+	}
+}
+
+// Fences rise although the objects of free locks are deleted.
+func TestFencesAfterADeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, last := newFake(), uint64(0)
+		for range 5 {
+			b := backendAt(direct{f, 0})
+			for range 100 {
+				r := request("job")
+				if g := locktest.Acquire(t, b, r); g.Fence <= last {
+					t.Fatalf("fence %d after %d", g.Fence, last)
+				} else {
+					last = g.Fence
+				}
+				locktest.Release(t, b, r)
+			}
+			f.set(func() { delete(f.objects, "locks/job") })
+			time.Sleep(time.Second) // the store's clock counts seconds
+		}
+	})
+}
+
+// TestLongStormOnARealServer runs a storm over a network that loses, delays and repeats, before a server that tears reads.
+func TestLongStormOnARealServer(t *testing.T) {
+	const holds, ttl = 21_000, time.Second
+	url := urlOf(testserver.S3(t, testserver.S3Options{Sidecar: true}).Endpoint())
+	var nets []*recordtest.Faults
+	s := &recordtest.Storm{
+		Clients: 160, Names: 80, Holds: holds, TTL: ttl, Seed: uint64(time.Now().UnixNano()), Rates: []float64{1, 1.004, 0.996},
+		Open: func(client int, now func() time.Time) driver.Backend {
+			u := must.Get(driver.ParseURL(url))(t)
+			s := must.Get(openStore(t.Context(), u))(t)
+			t.Cleanup(func() { expect.OK(t, s.Close()) })
+			net := recordtest.NewFaults(s, uint64(client))
+			net.Delay, net.Late, net.Rate = ttl/50, 3*ttl, 0.1
+			nets = append(nets, net)
+			return record.New(net, driver.Caps{Name: "s3", Floor: true}).WithClock(now)
+		},
+	}
+	s.Run(context.Background()).Judge(t, holds/2)
+	for _, net := range nets {
+		net.Wait()
 	}
 }

@@ -59,7 +59,7 @@ func TestListFindsNames(t *testing.T) {
 	b := connect(t, f.serve(t))
 	f.set(func() {
 		f.objects["locks/report.csv"] = stored{`"1"`, []byte("a,b\n")}
-		f.objects["locks/a!2Fb"] = stored{`"2"`, []byte(`{"distlock":1,"name":"another"}`)}
+		f.objects["locks/a!2Fb"] = stored{`"2-7"`, []byte(`{"distlock":1,"name":"another"}`)}
 		f.objects["locks/"+probeMark+"x"] = stored{`"3"`, []byte("1")}
 		f.objects["other/job"] = stored{`"4"`, []byte(`{"distlock":1,"name":"job","holder":"x"}`)}
 	})
@@ -94,7 +94,7 @@ func TestForeignObjects(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			f := newFake()
 			b := connect(t, f.serve(t))
-			f.set(func() { f.objects["locks/job"] = stored{`"1"`, []byte(body)} })
+			f.set(func() { f.objects["locks/job"] = stored{hashOf([]byte(body)), []byte(body)} })
 			_, err := b.Acquire(t.Context(), request("job"))
 			expect.Be(t, err, driver.ErrInvalid)
 			expect.Equal(t, string(f.objects["locks/job"].body), body)

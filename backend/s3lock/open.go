@@ -47,6 +47,14 @@ func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
 }
 
 func openURL(ctx context.Context, u *url.URL) (driver.Backend, error) {
+	s, err := openStore(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	return record.New(s, driver.Caps{Name: s.name, Floor: true, MinTTL: minTTL, Poll: poll}), nil
+}
+
+func openStore(ctx context.Context, u *url.URL) (*store, error) {
 	p := driver.NewParams(u)
 	region, endpoint := p.String("region", ""), p.String("endpoint", "")
 	if err := p.Err(); err != nil {
@@ -65,22 +73,22 @@ func openURL(ctx context.Context, u *url.URL) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	name := "s3://" + strings.TrimSuffix(u.Host+"/"+prefix, "/")
+	if endpoint != "" {
+		name += "?endpoint=" + endpoint
+	}
 	s := &store{
 		client: &client{
 			base: *base, region: cmp.Or(cfg.Region, "us-east-1"), creds: cfg.Credentials, http: httpClient(cfg),
 			signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }),
 		},
-		prefix: prefix, pace: &pacer{gap: minGap},
+		name: name, prefix: prefix, pace: &pacer{gap: minGap},
 	}
 	if err := s.probe(ctx); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
-	name := "s3://" + strings.TrimSuffix(u.Host+"/"+prefix, "/")
-	if endpoint != "" {
-		name += "?endpoint=" + endpoint
-	}
-	return record.New(s, driver.Caps{Name: name, Floor: true, MinTTL: minTTL, Poll: poll}), nil
+	return s, nil
 }
 
 // target checks the bucket and the path of a URL, and returns the prefix of keys.

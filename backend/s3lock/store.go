@@ -21,6 +21,7 @@ import (
 // store is a record.Store in a bucket. The Version of a record is the ETag of its object.
 type store struct {
 	*client
+	name   string // for Caps
 	prefix string // of keys: empty, or with a slash at its end
 	pace   *pacer
 	hashes bool // the ETag of an object is a hash of its content
@@ -59,7 +60,8 @@ func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
 // rereads is how often an object is read again whose ETag is not that of its content.
 const rereads = 5
 
-// get reads an object. A Record without a Version: there is none.
+// get reads an object. A Record without a Version: there is none, and its Counter is the store's clock, so that fences rise although
+// objects of free locks are deleted.
 func (s *store) get(ctx context.Context, key string, check func(object) error) (record.Record, string, error) {
 	for range rereads {
 		a, err := s.do(ctx, http.MethodGet, key, nil, nil, nil)
@@ -69,11 +71,14 @@ func (s *store) get(ctx context.Context, key string, check func(object) error) (
 		s.pace.answered(a.busy())
 		switch {
 		case a.code == "NoSuchKey":
-			return record.Record{}, "", nil
+			now, err := http.ParseTime(a.header.Get("Date"))
+			return record.Record{Counter: uint64(max(0, now.UnixMicro()))}, "", err
 		case !a.ok():
 			return record.Record{}, "", s.refused(http.MethodGet, a)
-		case !s.torn(a):
-			return a.record(key, check)
+		}
+		r, name, err := a.record(key, check)
+		if err != nil || !s.torn(a) {
+			return r, name, err
 		}
 		if err := wait.Sleep(ctx, wait.Jitter(minGap)); err != nil {
 			return record.Record{}, "", err
