@@ -14,6 +14,7 @@ import (
 	_ "github.com/distlock/distlock/backend/pglock"
 	_ "github.com/distlock/distlock/backend/quorum"
 	_ "github.com/distlock/distlock/backend/redislock"
+	_ "github.com/distlock/distlock/backend/s3lock"
 	_ "github.com/distlock/distlock/backend/shard"
 	_ "github.com/distlock/distlock/backend/sqlitelock"
 	_ "github.com/distlock/distlock/backend/zklock"

@@ -123,6 +123,7 @@ func TestNoReplacements(t *testing.T) {
 var users = map[string]string{
 	"github.com/redis/go-redis/v9":        "v9.7.0",
 	"github.com/redis/rueidis":            "v1.0.45",
+	"github.com/aws/aws-sdk-go-v2/config": "v1.27.0",
 	"github.com/go-sql-driver/mysql":      "v1.8.1",
 	"github.com/jackc/pgx/v5":             "v5.5.5",
 	"go.etcd.io/etcd/client/v3":           "v3.5.10",
@@ -144,6 +145,7 @@ var moves = map[string][]string{
 	"backend/mysqllock":  {"go"},
 	"backend/pglock":     {"github.com/jackc/pgx/v5", "go", "golang.org/x/text"},
 	"backend/redislock":  {"github.com/redis/go-redis/v9", "go", "golang.org/x/sys"},
+	"backend/s3lock":     {"github.com/aws/aws-sdk-go-v2/config", "go"},
 	"backend/sqlitelock": {"go", "modernc.org/sqlite"},
 	"backend/etcdlock": {
 		"go", "go.etcd.io/etcd/client/v3", "golang.org/x/net", "golang.org/x/sys", "golang.org/x/text", "google.golang.org/protobuf",
