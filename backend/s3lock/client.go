@@ -126,24 +126,19 @@ var actions = map[string]string{
 // refused returns the error for an answer that is none of those that the caller expects. The store has done nothing if
 // it is about who asks, or for what.
 func (c *client) refused(method string, a answer) error {
-	err := fmt.Errorf("%s at %s: %d %s", method, c.base.Redacted(), a.status, cmp.Or(short(a.code), http.StatusText(a.status)))
+	err := fmt.Errorf("%s at %s: %d %s: %s", method, c.base.Redacted(), a.status, cmp.Or(short(a.code), http.StatusText(a.status)), short(a.text))
 	region := a.header.Get("X-Amz-Bucket-Region")
-	switch a.status {
-	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect, http.StatusBadRequest:
-		switch {
-		case region != "" && region != c.region:
-			err = fmt.Errorf("%w: the bucket is in region %s, and the URL or AWS_REGION says %s; want ?region=%[2]s", err, short(region), c.region)
-		case a.status < http.StatusBadRequest:
-			err = fmt.Errorf("%w: the bucket is elsewhere (%s): want another region or endpoint", err, short(cmp.Or(a.header.Get("Location"), a.text)))
-		default:
-			err = fmt.Errorf("%w: %s", err, short(a.text))
-		}
-	case http.StatusUnauthorized, http.StatusForbidden:
-		err = fmt.Errorf("%w: %s; the credentials need %s", err, short(a.text), actions[method])
-	case http.StatusNotFound:
-		err = fmt.Errorf("%w: there is no such bucket; make it first", err)
-	default:
-		return fmt.Errorf("%w: %s", err, short(a.text)) // it may have been done
+	switch {
+	case a.status >= http.StatusInternalServerError, a.status == http.StatusRequestTimeout, a.busy():
+		return err // it may have been done
+	case region != "" && region != c.region:
+		err = fmt.Errorf("%w; the bucket is in region %s, and the URL or AWS says %s: want ?region=%[2]s", err, short(region), c.region)
+	case a.status < http.StatusBadRequest:
+		err = fmt.Errorf("%w; the bucket is elsewhere (%s): want another region or endpoint", err, short(a.header.Get("Location")))
+	case a.status == http.StatusForbidden:
+		err = fmt.Errorf("%w; the credentials need %s", err, actions[method])
+	case a.code == "NoSuchBucket":
+		err = fmt.Errorf("%w; make the bucket first", err)
 	}
 	return driver.Unsent(err)
 }

@@ -57,9 +57,10 @@ func TestKeysOfAllNames(t *testing.T) {
 func TestListFindsNames(t *testing.T) {
 	f := newFake()
 	b := connect(t, f.serve(t))
+	another := []byte(`{"distlock":1,"name":"another"}`)
 	f.set(func() {
-		f.objects["locks/report.csv"] = stored{`"1"`, []byte("a,b\n")}
-		f.objects["locks/a!2Fb"] = stored{`"2-7"`, []byte(`{"distlock":1,"name":"another"}`)}
+		f.objects["locks/report.csv"] = stored{`"1-2"`, []byte("a,b\n")}
+		f.objects["locks/a!2Fb"] = stored{hashOf(another), another}
 		f.objects["locks/"+probeMark+"x"] = stored{`"3"`, []byte("1")}
 		f.objects["other/job"] = stored{`"4"`, []byte(`{"distlock":1,"name":"job","holder":"x"}`)}
 	})

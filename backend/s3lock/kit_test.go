@@ -246,7 +246,7 @@ func (f *fake) put(w http.ResponseWriter, r *http.Request, key string, body []by
 func (f *fake) list(w http.ResponseWriter, query url.Values) *storeError {
 	var page struct {
 		XMLName               xml.Name `xml:"ListBucketResult"`
-		Contents              []entry
+		Contents              []struct{ Key string }
 		IsTruncated           bool
 		NextContinuationToken string
 	}
@@ -261,7 +261,7 @@ func (f *fake) list(w http.ResponseWriter, query url.Values) *storeError {
 		keys, page.IsTruncated, page.NextContinuationToken = keys[:7], true, keys[6]
 	}
 	for _, key := range keys {
-		page.Contents = append(page.Contents, entry{key})
+		page.Contents = append(page.Contents, struct{ Key string }{key})
 	}
 	text, err := xml.Marshal(page)
 	if err != nil {

@@ -40,6 +40,9 @@ const minTTL = time.Second
 // no such bucket in the region, and if the credentials lack a right.
 func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
 	u, err := driver.ParseURL(rawURL)
+	if err == nil && u.Scheme != "s3" {
+		err = fmt.Errorf("%w: want a URL such as s3://bucket/prefix?region=eu-west-1", driver.ErrInvalid)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -93,16 +96,11 @@ func openStore(ctx context.Context, u *url.URL) (*store, error) {
 
 // target checks the bucket and the path of a URL, and returns the prefix of keys.
 func target(u *url.URL) (prefix string, err error) {
-	const want = "want a URL such as s3://bucket/prefix?region=eu-west-1"
 	switch {
-	case u.Scheme != "s3" || u.Host == "" || u.Opaque != "":
-		return "", fmt.Errorf("%w: URL names no bucket; %s", driver.ErrInvalid, want)
 	case u.User != nil:
-		return "", fmt.Errorf("%w: URL has credentials, which come from AWS's environment, profile or role; %s", driver.ErrInvalid, want)
-	case strings.ContainsFunc(u.Host, func(c rune) bool { return c > utf8.RuneSelf || !isPlain(byte(c)) && c != '.' }):
-		return "", fmt.Errorf("%w: URL: a bucket has letters, digits, dots and hyphens; %s", driver.ErrInvalid, want)
-	case u.Fragment != "":
-		return "", fmt.Errorf("%w: URL has a #; write it as %%23 if it belongs to the prefix", driver.ErrInvalid)
+		return "", fmt.Errorf("%w: URL has credentials, which come from AWS's environment, profile or role", driver.ErrInvalid)
+	case u.Host == "" || u.Fragment != "" || strings.ContainsFunc(u.Host, func(c rune) bool { return c != '.' && !isWord(c) }):
+		return "", fmt.Errorf("%w: URL: want one such as s3://bucket/prefix?region=eu-west-1, with a bucket of letters, digits, dots and hyphens, and %%23 for a #", driver.ErrInvalid)
 	}
 	prefix = strings.Trim(u.Path, "/")
 	if prefix == "" {
@@ -115,11 +113,13 @@ func target(u *url.URL) (prefix string, err error) {
 	return prefix + "/", nil
 }
 
+func isWord(c rune) bool { return c < utf8.RuneSelf && isPlain(byte(c)) }
+
 // bucketURL returns the address of the bucket: a path of the endpoint, or at AWS a host of its own unless it has a dot, which no
 // certificate has.
 func bucketURL(endpoint, region, bucket string) (*url.URL, error) {
 	if endpoint == "" {
-		if region == "" || strings.ContainsFunc(region, func(c rune) bool { return c > utf8.RuneSelf || !isPlain(byte(c)) }) {
+		if region == "" || strings.ContainsFunc(region, func(c rune) bool { return !isWord(c) }) {
 			return nil, fmt.Errorf("%w: region %q: want one such as ?region=eu-west-1, or in AWS_REGION or the profile; or ?endpoint= of another store", driver.ErrInvalid, region)
 		}
 		host := "s3." + region + ".amazonaws.com"
@@ -135,9 +135,7 @@ func bucketURL(endpoint, region, bucket string) (*url.URL, error) {
 	if err != nil || e.Scheme != "http" && e.Scheme != "https" || e.Host == "" || e.User != nil || e.RawQuery != "" || e.Fragment != "" {
 		return nil, fmt.Errorf("%w: endpoint: want one such as https://minio.example.com:9000", driver.ErrInvalid)
 	}
-	e.Path = strings.TrimSuffix(e.Path, "/") + "/" + bucket
-	e.RawPath = ""
-	return e, nil
+	return &url.URL{Scheme: e.Scheme, Host: e.Host, Path: strings.TrimSuffix(e.Path, "/") + "/" + bucket}, nil
 }
 
 // httpClient returns a client with the certificates of AWS_CA_BUNDLE. It follows no redirect: a signature is for one host.
@@ -161,10 +159,12 @@ func (s *store) probe(ctx context.Context) (err error) {
 	}
 	s.hashes = first == hashOf(content)
 	defer func() {
-		if a, failed := s.do(ctx, http.MethodDelete, key, nil, nil, nil); failed != nil {
+		a, failed := s.do(ctx, http.MethodDelete, key, nil, nil, nil)
+		if failed == nil && !a.ok() {
+			failed = s.refused(http.MethodDelete, a)
+		}
+		if failed != nil {
 			err = errors.Join(err, s.unusable("DELETE", failed))
-		} else if !a.ok() {
-			err = errors.Join(err, s.unusable("DELETE", s.refused(http.MethodDelete, a)))
 		}
 	}()
 	if _, err := s.put(ctx, key, first, []byte("2")); err != nil {

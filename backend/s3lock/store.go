@@ -43,30 +43,28 @@ type object struct {
 
 const format = 1
 
+// rereads is how often an object is read again whose ETag is not that of its content.
+const rereads = 5
+
 // Read gets the object of name, when it is the turn of a request that may wait.
 func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
 	if err := s.pace.turn(ctx); err != nil {
 		return record.Record{}, err
 	}
-	r, _, err := s.get(ctx, s.prefix+keyOf(name), func(o object) error {
-		if o.Name != name {
-			return fmt.Errorf("%w: the object of this lock is of %s: two keys are one at this store", driver.ErrInvalid, driver.Quote(o.Name))
-		}
-		return nil
-	})
+	r, of, err := s.get(ctx, s.prefix+keyOf(name))
+	if err == nil && r.Version != "" && of != name {
+		err = fmt.Errorf("%w: the object of this lock is that of %s: two keys are one at this store", driver.ErrInvalid, driver.Quote(of))
+	}
 	return r, err
 }
 
-// rereads is how often an object is read again whose ETag is not that of its content.
-const rereads = 5
-
-// get reads an object. A Record without a Version: there is none, and its Counter is the store's clock, so that fences rise although
-// objects of free locks are deleted.
-func (s *store) get(ctx context.Context, key string, check func(object) error) (record.Record, string, error) {
+// get reads an object, and the name of its lock. A Record without a Version: there is none, and its Counter is the store's clock, so
+// that fences rise although objects of free locks are deleted.
+func (s *store) get(ctx context.Context, key string) (r record.Record, name string, err error) {
 	for range rereads {
 		a, err := s.do(ctx, http.MethodGet, key, nil, nil, nil)
 		if err != nil {
-			return record.Record{}, "", err
+			return r, "", err
 		}
 		s.pace.answered(a.busy())
 		switch {
@@ -74,17 +72,23 @@ func (s *store) get(ctx context.Context, key string, check func(object) error) (
 			now, err := http.ParseTime(a.header.Get("Date"))
 			return record.Record{Counter: uint64(max(0, now.UnixMicro()))}, "", err
 		case !a.ok():
-			return record.Record{}, "", s.refused(http.MethodGet, a)
+			return r, "", s.refused(http.MethodGet, a)
 		}
-		r, name, err := a.record(key, check)
-		if err != nil || !s.torn(a) {
-			return r, name, err
+		var o object
+		if err := json.Unmarshal(a.body, &o); err != nil || o.Format != format {
+			return r, "", fmt.Errorf("%w: the object %s was not written by this version of distlock", driver.ErrInvalid, driver.Quote(key))
+		}
+		if !s.torn(a) {
+			return record.Record{
+				Version: a.header.Get("Etag"), Token: o.Token, Holder: o.Holder, TTL: time.Duration(o.TTL) * time.Millisecond,
+				Fence: o.Fence, Counter: o.Counter, Meta: o.Meta,
+			}, o.Name, nil
 		}
 		if err := wait.Sleep(ctx, wait.Jitter(minGap)); err != nil {
-			return record.Record{}, "", err
+			return r, "", err
 		}
 	}
-	return record.Record{}, "", fmt.Errorf("the store at %s answers with the ETag of one version and the content of another", s.base.Redacted())
+	return r, "", fmt.Errorf("the store at %s answers with the ETag of one version and the content of another", s.base.Redacted())
 }
 
 // torn reports whether an ETag that is a hash of the content, as nearly all are, is that of another content. Some gateways read the two
@@ -98,21 +102,6 @@ func (s *store) torn(a answer) bool {
 func hashOf(body []byte) string {
 	sum := md5.Sum(body)
 	return `"` + hex.EncodeToString(sum[:]) + `"`
-}
-
-// record reads the object of an answer.
-func (a answer) record(key string, check func(object) error) (record.Record, string, error) {
-	var o object
-	if err := json.Unmarshal(a.body, &o); err != nil || o.Format != format {
-		return record.Record{}, "", fmt.Errorf("%w: the object %s was not written by this version of distlock", driver.ErrInvalid, driver.Quote(key))
-	}
-	if err := check(o); err != nil {
-		return record.Record{}, "", err
-	}
-	return record.Record{
-		Version: a.header.Get("Etag"), Token: o.Token, Holder: o.Holder, TTL: time.Duration(o.TTL) * time.Millisecond,
-		Fence: o.Fence, Counter: o.Counter, Meta: o.Meta,
-	}, o.Name, nil
 }
 
 // Write puts the object. Its ETag may be a hash of the content, which the token makes unique.
@@ -135,12 +124,33 @@ func (s *store) Write(ctx context.Context, name string, r record.Record) (record
 func (s *store) List(ctx context.Context, prefix string, yield func(name string, r record.Record) bool) error {
 	query := url.Values{"list-type": {"2"}, "prefix": {s.prefix + keysWith(prefix)}}
 	for {
-		page, err := s.page(ctx, query)
+		var page struct {
+			Contents              []struct{ Key string }
+			IsTruncated           bool
+			NextContinuationToken string
+		}
+		a, err := s.do(ctx, http.MethodGet, "", query, nil, nil)
+		if err == nil && !a.ok() {
+			err = s.refused(http.MethodGet, a)
+		}
+		if err == nil {
+			err = xml.Unmarshal(a.body, &page)
+		}
 		if err != nil {
 			return err
 		}
-		found, err := s.getAll(ctx, page.Contents)
-		if err != nil {
+		found, errs := make([]found, len(page.Contents)), make([]error, len(page.Contents))
+		var wg wait.Group
+		slots := make(chan struct{}, atOnce)
+		for i, entry := range page.Contents {
+			slots <- struct{}{}
+			wg.Go(func() {
+				found[i], errs[i] = s.listed(ctx, entry.Key)
+				<-slots
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
 			return err
 		}
 		for _, f := range found {
@@ -155,63 +165,22 @@ func (s *store) List(ctx context.Context, prefix string, yield func(name string,
 	}
 }
 
-// listing is an answer of ListObjectsV2.
-type listing struct {
-	Contents              []entry
-	IsTruncated           bool
-	NextContinuationToken string
-}
-
-type entry struct{ Key string }
-
-func (s *store) page(ctx context.Context, query url.Values) (listing, error) {
-	var page listing
-	a, err := s.do(ctx, http.MethodGet, "", query, nil, nil)
-	switch {
-	case err != nil:
-		return page, err
-	case !a.ok():
-		return page, s.refused(http.MethodGet, a)
-	}
-	return page, xml.Unmarshal(a.body, &page)
-}
+// atOnce is how many objects List gets at a time.
+const atOnce = 16
 
 type found struct {
 	name   string
 	record record.Record
 }
 
-// atOnce is how many objects List gets at a time.
-const atOnce = 16
-
-// getAll gets the objects of a page, in its order. What is no lock is left empty: Open's probe, another program's object, one
-// that was deleted meanwhile.
-func (s *store) getAll(ctx context.Context, entries []entry) ([]found, error) {
-	all, errs := make([]found, len(entries)), make([]error, len(entries))
-	next := make(chan int, len(entries))
-	for i := range entries {
-		next <- i
+// listed gets an object that was listed. What is no lock is left empty: Open's probe, another program's object, one that was deleted
+// meanwhile.
+func (s *store) listed(ctx context.Context, key string) (found, error) {
+	r, name, err := s.get(ctx, key)
+	if errors.Is(err, driver.ErrInvalid) || err == nil && s.prefix+keyOf(name) != key {
+		return found{}, nil
 	}
-	close(next)
-	var wg wait.Group
-	for range min(atOnce, len(entries)) {
-		wg.Go(func() {
-			for i := range next {
-				key := entries[i].Key
-				r, name, err := s.get(ctx, key, func(o object) error {
-					if s.prefix+keyOf(o.Name) != key {
-						return driver.ErrInvalid
-					}
-					return nil
-				})
-				if !errors.Is(err, driver.ErrInvalid) {
-					all[i], errs[i] = found{name, r}, err
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return all, errors.Join(errs...)
+	return found{name, r}, err
 }
 
 // Close closes idle connections.
