@@ -2,6 +2,9 @@ package s3lock
 
 import (
 	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
@@ -22,7 +25,7 @@ func TestLongConformanceOfAServerThatTearsReads(t *testing.T) {
 }
 
 func conform(t *testing.T, url string) {
-	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
+	drivertest.Run(t, cutting(url))
 }
 
 func TestOddNames(t *testing.T) {
@@ -33,4 +36,65 @@ func TestOddNames(t *testing.T) {
 func TestLongOddNamesOnARealServer(t *testing.T) {
 	t.Parallel()
 	oddnames.Try(t, connect(t, urlOf(testserver.SharedS3(t).Endpoint())), nil)
+}
+
+// cuttable is a network that can be cut.
+type cuttable struct {
+	*http.Transport
+	cut atomic.Bool
+}
+
+func (c *cuttable) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.cut.Load() {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return c.Transport.RoundTrip(r)
+}
+
+// cutting opens backends that can be cut off from the store.
+func cutting(url string) drivertest.Harness {
+	var networks sync.Map
+	return drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Backend, error) {
+			u, err := driver.ParseURL(url)
+			if err != nil {
+				return nil, err
+			}
+			s, err := openStore(ctx, u)
+			if err != nil {
+				return nil, err
+			}
+			network := &cuttable{Transport: s.http.Transport.(*http.Transport)}
+			s.http.Transport = network
+			b := s.backend()
+			networks.Store(b, network)
+			return b, nil
+		},
+		Cut: func(b driver.Backend) (restore func()) {
+			network, _ := networks.Load(b)
+			network.(*cuttable).cut.Store(true)
+			return func() { network.(*cuttable).cut.Store(false) }
+		},
+	}
+}
+
+// A right that is withdrawn, and a login that no longer counts, are no answers.
+func TestRefused(t *testing.T) {
+	for _, e := range []*storeError{
+		{status: http.StatusForbidden, code: "AccessDenied", message: "Access Denied"},
+		{status: http.StatusBadRequest, code: "ExpiredToken", message: "The provided token has expired."},
+	} {
+		t.Run(e.code, func(t *testing.T) {
+			drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
+				f := newFake()
+				h := cutting(f.serve(t))
+				h.Withdraw = func() (restore func()) {
+					f.set(func() { f.instead = func(*http.Request) *storeError { return e } })
+					return func() { f.set(func() { f.instead = nil }) }
+				}
+				return h
+			})
+		})
+	}
 }

@@ -68,7 +68,7 @@ func storeAt(d direct) *store {
 }
 
 func backendAt(d direct) *record.Backend {
-	return record.New(storeAt(d), driver.Caps{Name: "s3", Floor: true, MinTTL: minTTL, Poll: poll})
+	return storeAt(d).backend()
 }
 
 // conflicts answers one request in five as S3 does where many write one object: with 409 or 503, or not at all, before or after

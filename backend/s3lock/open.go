@@ -54,7 +54,11 @@ func openURL(ctx context.Context, u *url.URL) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return record.New(s, driver.Caps{Name: s.name, Floor: true, MinTTL: minTTL, Poll: poll}), nil
+	return s.backend(), nil
+}
+
+func (s *store) backend() *record.Backend {
+	return record.New(s, driver.Caps{Name: s.name, Floor: true, MinTTL: minTTL, Poll: poll})
 }
 
 func openStore(ctx context.Context, u *url.URL) (*store, error) {
