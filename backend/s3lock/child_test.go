@@ -125,3 +125,23 @@ func TestLongLateCalls(t *testing.T) {
 		locktest.Release(t, other, next)
 	}
 }
+
+// Processes whose clocks are two hours apart exclude each other at a server that checks the times of signatures.
+func TestLongClocksApart(t *testing.T) {
+	u := must.Get(driver.ParseURL(urlOf(testserver.SharedS3(t).Endpoint())))(t)
+	var apart []*store
+	for _, wrong := range []time.Duration{time.Hour, -time.Hour} {
+		s := must.Get(openStore(t.Context(), u))(t)
+		t.Cleanup(func() { expect.OK(t, s.Close()) })
+		s.skew.Store(int64(wrong)) // as if the clock had been set in this moment
+		apart = append(apart, s)
+	}
+	ahead, behind := apart[0].backend(), apart[1].backend()
+	r := request("clocks")
+	locktest.Acquire(t, ahead, r)
+	locktest.Held(t, behind, request("clocks"))
+	locktest.Release(t, ahead, r)
+	r = request("clocks")
+	locktest.Acquire(t, behind, r)
+	locktest.Release(t, behind, r)
+}
