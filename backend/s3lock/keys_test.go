@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 func TestKeys(t *testing.T) {
@@ -100,5 +102,24 @@ func TestForeignObjects(t *testing.T) {
 			expect.Be(t, err, driver.ErrInvalid)
 			expect.Equal(t, string(f.objects["locks/job"].body), body)
 		})
+	}
+}
+
+// A prefix may have any characters, in keys and in listings.
+func TestPrefixes(t *testing.T) { prefixes(t, endpointOf(newFake().serve(t))) }
+
+func TestLongPrefixesOnARealServer(t *testing.T) {
+	prefixes(t, testserver.SharedS3(t).Endpoint())
+}
+
+func prefixes(t *testing.T, endpoint string) {
+	for _, prefix := range []string{"", "/", "/a b+c%2Bd&e=f'(~)*!", "/é/日本/🔒", "/a:b@c;d,e$f[g]/h", "/%25%3F%23"} {
+		b := connect(t, "s3://bucket"+prefix+"?endpoint="+url.QueryEscape(endpoint))
+		r := request("a b+/é")
+		locktest.Acquire(t, b, r)
+		var got []string
+		expect.OK(t, b.(driver.Inspector).List(t.Context(), "a b", func(name string) bool { got = append(got, name); return true }), prefix)
+		expect.Equal(t, strings.Join(got, "\n"), r.Name, prefix)
+		locktest.Release(t, b, r)
 	}
 }
