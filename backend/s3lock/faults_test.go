@@ -3,6 +3,7 @@ package s3lock
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -357,13 +358,16 @@ func TestFencesAfterADeletion(t *testing.T) {
 	})
 }
 
+var holdsFlag = flag.Int("storm.holds", 21_000, "holds of the storm on a real server")
+
 // TestLongStormOnARealServer runs a storm over a network that loses, delays and repeats, before a server that tears reads.
 func TestLongStormOnARealServer(t *testing.T) {
-	const holds, ttl = 21_000, time.Second
+	const ttl = time.Second
+	holds := *holdsFlag
 	url := urlOf(testserver.S3(t, testserver.S3Options{Sidecar: true}).Endpoint())
 	var nets []*recordtest.Faults
 	s := &recordtest.Storm{
-		Clients: 160, Names: 80, Holds: holds, TTL: ttl, Seed: uint64(time.Now().UnixNano()), Rates: []float64{1, 1.004, 0.996},
+		Clients: 600, Names: 300, Holds: holds, TTL: ttl, Seed: uint64(time.Now().UnixNano()), Rates: []float64{1, 1.004, 0.996},
 		Open: func(client int, now func() time.Time) driver.Backend {
 			u := must.Get(driver.ParseURL(url))(t)
 			s := must.Get(openStore(t.Context(), u))(t)
