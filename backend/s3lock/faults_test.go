@@ -153,33 +153,35 @@ func TestNoETagComesBack(t *testing.T) {
 	})
 }
 
-// A 409 says that nothing was written, and not that another one holds.
+// A 409 says that nothing was written, and not that another one holds, which the object tells.
 func TestConflictIsNoHolder(t *testing.T) {
 	f := newFake()
-	b := connect(t, f.serve(t))
-	conflicts := 0
-	f.set(func() {
-		f.instead = func(r *http.Request) *storeError {
-			if r.Method == http.MethodPut && conflicts < 1000 {
-				conflicts++
-				return &storeError{status: http.StatusConflict, code: "ConditionalRequestConflict"}
-			}
-			return nil
+	url := f.serve(t)
+	b, other := connect(t, url), connect(t, url)
+	conflicts := func(instead func(r *http.Request) *storeError) { f.set(func() { f.instead = instead }) }
+	always := func(r *http.Request) *storeError {
+		if r.Method == http.MethodPut {
+			return &storeError{status: http.StatusConflict, code: "ConditionalRequestConflict"}
 		}
-	})
+		return nil
+	}
 	r := request("job")
+	conflicts(always)
 	_, err := b.Acquire(t.Context(), r)
 	if err == nil || errors.Is(err, driver.ErrHeld) || driver.Final(err) {
 		t.Errorf("an attempt among conflicts: %v", err)
 	}
-	f.set(func() { conflicts = 1000 })
+	conflicts(nil)
 	locktest.Acquire(t, b, r)
-	f.set(func() { conflicts = 0 })
+	conflicts(always)
 	if err := errors.Join(b.Renew(t.Context(), []driver.Hold{r.Hold})...); err == nil || errors.Is(err, driver.ErrLost) {
 		t.Errorf("a renewal among conflicts: %v", err)
 	}
-	f.set(func() { conflicts = 1000 })
+	conflicts(nil)
 	locktest.Release(t, b, r)
+	locktest.Acquire(t, other, request("job"))
+	conflicts(always)
+	locktest.Held(t, b, request("job")) // which takes it for free until it is told
 }
 
 // A refusal because of who asks is no answer, and takes nothing.
