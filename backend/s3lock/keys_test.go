@@ -100,7 +100,7 @@ func TestForeignObjects(t *testing.T) {
 			f.set(func() { f.objects["locks/job"] = stored{hashOf([]byte(body)), []byte(body)} })
 			_, err := b.Acquire(t.Context(), request("job"))
 			expect.Be(t, err, driver.ErrInvalid)
-			expect.Equal(t, string(f.objects["locks/job"].body), body)
+			expect.Equal(t, string(f.object("locks/job").body), body)
 		})
 	}
 }

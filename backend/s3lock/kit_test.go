@@ -101,6 +101,12 @@ func (f *fake) requests() map[string]int {
 	return seen
 }
 
+func (f *fake) object(key string) stored {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.objects[key]
+}
+
 func (f *fake) keys() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

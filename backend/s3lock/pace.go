@@ -38,7 +38,7 @@ func (p *pacer) turn(ctx context.Context) error {
 		at = first
 	}
 	if end, ok := ctx.Deadline(); ok && at.After(end) {
-		p.mu.Unlock()
+		defer p.mu.Unlock()
 		return driver.Unsent(fmt.Errorf("this client may read once in %v, and others come first", p.gap))
 	}
 	p.next = at.Add(p.gap)
