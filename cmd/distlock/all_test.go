@@ -96,10 +96,10 @@ func TestOtherCommand(t *testing.T) {
 	}
 }
 
-// The command has no client of etcd, and so nothing of gRPC and protobuf that would be initialised at each start.
+// The command has no client of etcd or S3, and so nothing of gRPC, protobuf and AWS that would be initialised at each start.
 func TestStartWithoutEtcd(t *testing.T) {
 	deps := string(must.Get(exec.Command("go", "list", "-deps", ".").Output())(t))
-	for _, heavy := range []string{"go.etcd.io/", "google.golang.org/grpc"} {
+	for _, heavy := range []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/aws/"} {
 		if _, at, found := strings.Cut(deps, "\n"+heavy); found {
 			at, _, _ = strings.Cut(at, "\n")
 			t.Errorf("the command has %s%s", heavy, at)

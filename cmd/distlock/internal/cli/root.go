@@ -83,9 +83,9 @@ a service on one of them, shows who holds which locks, and checks the server tha
 The server's URL comes from --url, from the environment variable ` + urlVariable + `, or from a
 config file with that one line: a service's credential distlock.url (LoadCredential of
 systemd), ~/.config/distlock/url or /etc/distlock.url, which cron jobs see too. Examples:
-redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181,
+redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181, s3://bucket/locks,
 mysql://user:password@localhost:3306/app, postgres://user:password@localhost:5432/app,
-sqlite:/path/to/locks.db, and http://localhost:7077 for a server ("distlock serve"). For etcd,
+sqlite:/path/to/locks.db, and http://localhost:7077 for a server ("distlock serve"). For etcd and S3,
 distlock becomes the command distlock-all, which is beside it or on the PATH. Without a
 URL, or with --local, the locks are stored in a SQLite file in the user's state directory.
 Only this user's processes on this host see them.`

@@ -19,8 +19,8 @@ import (
 const wholeCommand = "distlock-all"
 
 // rareSchemes are the schemes of the URLs that only wholeCommand knows: the clients of these backends take so long to start that
-// nobody else should wait for them. That of etcd takes as long as half of all the rest.
-var rareSchemes = []string{"etcd", "etcds"}
+// nobody else should wait for them. That of etcd takes as long as half of all the rest, and that of S3 a tenth.
+var rareSchemes = []string{"etcd", "etcds", "s3"}
 
 // replacedVariable is the environment variable that tells wholeCommand the version of the command that it has replaced.
 const replacedVariable = "DISTLOCK_REPLACED"
