@@ -361,7 +361,7 @@ func TestFencesAfterADeletion(t *testing.T) {
 	})
 }
 
-var holdsFlag = flag.Int("storm.holds", 21_000, "holds of the storm on a real server")
+var holdsFlag = flag.Int("storm.holds", 10_500, "holds of the storm on a real server")
 
 // TestLongStormOnARealServer runs a storm over a network that loses, delays and repeats, before a server that tears reads.
 func TestLongStormOnARealServer(t *testing.T) {
