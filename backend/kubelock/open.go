@@ -1,0 +1,84 @@
+package kubelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/record"
+)
+
+const scheme = "kube"
+
+func init() {
+	driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+}
+
+// Backend keeps locks in Leases. It is safe for concurrent use.
+type Backend struct{ *locks }
+
+type locks = record.Backend
+
+// Open connects to the cluster of a URL, whose form is in the package comment. It returns when its API server has answered, ctx
+// has ended, or the URL's timeout has passed. It returns ErrInvalid if the server refuses the login.
+func Open(ctx context.Context, rawURL string) (*Backend, error) {
+	u, err := driver.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != scheme {
+		return nil, fmt.Errorf("%w: want a URL such as kube:///namespace", driver.ErrInvalid)
+	}
+	return openURL(ctx, u)
+}
+
+func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+	p := driver.NewParams(u)
+	timeout, prefix, file := p.Duration("timeout", 5*time.Second), p.String("prefix", ""), p.String("kubeconfig", "")
+	namespace := strings.Trim(u.Path, "/")
+	var wrong error
+	if u.Opaque != "" || u.Host != "" || u.User != nil || u.Fragment != "" || strings.ContainsAny(namespace, "/.") || leaseName(namespace) != namespace {
+		wrong = fmt.Errorf("%w: want a URL such as kube:///namespace, with three slashes; the cluster stands in the kubeconfig", driver.ErrInvalid)
+	}
+	if err := errors.Join(wrong, p.Err()); err != nil {
+		return nil, err
+	}
+	a, err := findAccess(file)
+	if err != nil {
+		return nil, fmt.Errorf("kubelock: open: %w: %w", driver.ErrInvalid, err)
+	}
+	c, err := a.client(namespace)
+	if err != nil {
+		return nil, fmt.Errorf("kubelock: open: %w: %w", driver.ErrInvalid, err)
+	}
+	opening, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := c.probe(opening); err != nil {
+		if ctx.Err() == nil && opening.Err() != nil {
+			err = fmt.Errorf("no answer within %v: %w", timeout, err)
+		}
+		return nil, fmt.Errorf("kubelock: open %s: %w", c.name(), err)
+	}
+	s := &store{client: c, prefix: prefix}
+	s.life, s.stop = context.WithCancel(context.Background())
+	return &Backend{record.New(s, driver.Caps{Name: c.name() + prefix, MinTTL: time.Second, Poll: time.Second})}, nil
+}
+
+// name names the cluster as its login does, and the namespace.
+func (c *client) name() string { return scheme + "://" + c.server.Host + "/" + c.namespace + "/" }
+
+const versionVerb = "get the version"
+
+// probe wants an API server to answer.
+func (c *client) probe(ctx context.Context) error {
+	var version struct{ GitVersion string }
+	err := c.call(ctx, versionVerb, "/version", nil, &version)
+	if err == nil && version.GitVersion == "" {
+		err = fmt.Errorf("%w: what answers is no API server of Kubernetes", driver.ErrInvalid)
+	}
+	return err
+}
