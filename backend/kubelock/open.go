@@ -19,7 +19,10 @@ func init() {
 }
 
 // Backend keeps locks in Leases. It is safe for concurrent use.
-type Backend struct{ *locks }
+type Backend struct {
+	*locks
+	leases *store
+}
 
 type locks = record.Backend
 
@@ -65,7 +68,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	}
 	s := &store{client: c, prefix: prefix}
 	s.life, s.stop = context.WithCancel(context.Background())
-	return &Backend{record.New(s, driver.Caps{Name: c.name() + prefix, MinTTL: time.Second, Poll: time.Second})}, nil
+	return &Backend{record.New(s, driver.Caps{Name: c.name() + prefix, MinTTL: time.Second, Poll: time.Second}), s}, nil
 }
 
 // name names the cluster as its login does, and the namespace.

@@ -38,7 +38,6 @@ func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
 	err := s.call(ctx, "get", s.leases(leaseName(s.prefix+name)), nil, l)
 	switch {
 	case errors.Is(err, errAbsent):
-		s.worked.Store(true)
 		return record.Record{}, nil
 	case err != nil:
 		return record.Record{}, err
