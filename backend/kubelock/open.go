@@ -66,7 +66,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 		}
 		return nil, fmt.Errorf("kubelock: open %s: %w", c.name(), err)
 	}
-	s := &store{client: c, prefix: prefix}
+	s := &store{client: c, prefix: prefix, now: time.Now}
 	s.life, s.stop = context.WithCancel(context.Background())
 	return &Backend{record.New(s, driver.Caps{Name: c.name() + prefix, MinTTL: time.Second, Poll: time.Second}), s}, nil
 }

@@ -25,6 +25,7 @@ var (
 type store struct {
 	*client
 	prefix string
+	now    func() time.Time
 
 	life  context.Context // ends with Close, which holds mu then
 	stop  context.CancelFunc
@@ -47,7 +48,7 @@ func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
 
 // Write creates or updates the Lease.
 func (s *store) Write(ctx context.Context, name string, r record.Record) (record.Written, error) {
-	l, err := written(s.prefix+name, r, time.Now())
+	l, err := written(s.prefix+name, r, s.now())
 	if err != nil {
 		return record.Written{}, err
 	}
