@@ -25,7 +25,7 @@ type client struct {
 	server    *url.URL
 	namespace string
 	transport *netaddr.Files[*http.Transport] // of the files of TLS
-	token     *netaddr.Files[string]
+	token     func() (string, error)
 
 	worked atomic.Bool               // a request for a Lease was answered
 	busy   atomic.Pointer[time.Time] // until when the server wants no requests
@@ -44,7 +44,7 @@ func (c *client) leases(name string) string {
 
 // call makes one request, and reads the answer into one of its type.
 func (c *client) call(ctx context.Context, verb, path string, body, into any) error {
-	resp, err := c.send(ctx, verb, path, nil, body)
+	resp, err := c.send(ctx, verb, path, body)
 	if err != nil {
 		return err
 	}
@@ -56,67 +56,51 @@ func (c *client) call(ctx context.Context, verb, path string, body, into any) er
 }
 
 // send makes one request. An answer that it returns is a success, whose body is open. ErrUnsent: nothing was taken.
-func (c *client) send(ctx context.Context, verb, path string, query url.Values, body any) (*http.Response, error) {
+func (c *client) send(ctx context.Context, verb, path string, body any) (*http.Response, error) {
 	if until := c.busy.Load(); until != nil {
 		if err := wait.Sleep(ctx, time.Until(*until)); err != nil {
 			return nil, driver.Unsent(err)
 		}
 	}
-	connected := false
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
-	req, err := c.request(httptrace.WithClientTrace(ctx, trace), verb, path, query, body)
-	if err != nil {
-		return nil, driver.Unsent(err)
-	}
-	transport, _ := c.transport.Now() // while files can't be used, as they were
-	resp, err := transport.RoundTrip(req)
-	switch {
-	case err != nil && !connected:
-		return nil, driver.Unsent(fmt.Errorf("%s: %w%s", c.server.Host, err, c.hint()))
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", c.server.Host, err)
-	case resp.StatusCode >= 300:
-		defer resp.Body.Close()
-		return nil, c.refusal(verb, resp)
-	}
-	if verb != versionVerb {
-		c.worked.Store(true)
-	}
-	return resp, nil
-}
-
-func (c *client) request(ctx context.Context, verb, path string, query url.Values, body any) (*http.Request, error) {
 	var text io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
-			return nil, err
+			return nil, driver.Unsent(err)
 		}
 		text = bytes.NewReader(b)
 	}
-	to := c.server.JoinPath(path)
-	to.RawQuery = query.Encode()
-	method := methods[verb]
-	req, err := http.NewRequestWithContext(ctx, method, to.String(), text)
+	connected := false
+	trace := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
+	req, err := http.NewRequestWithContext(trace, methods[verb], strings.TrimSuffix(c.server.String(), "/")+path, text)
 	if err != nil {
-		return nil, err
+		return nil, driver.Unsent(err)
+	}
+	token, err := c.token()
+	if err != nil {
+		return nil, driver.Unsent(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("Content-Type", "application/json")
-	token, err := c.token.Now()
-	if token == "" {
-		return req, err
+	transport, problem := c.transport.Now() // while files can't be used, as they were
+	resp, err := transport.RoundTrip(req)
+	switch {
+	case err != nil && problem != nil:
+		err = fmt.Errorf("%s: %w; the files of its certificates can't be used: %w", c.server.Host, err, problem)
+	case err != nil:
+		err = fmt.Errorf("%s: %w", c.server.Host, err)
+	case resp.StatusCode >= 300:
+		defer resp.Body.Close()
+		return nil, c.refusal(verb, resp)
 	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	return req, nil
-}
-
-// hint says which files of TLS can't be used.
-func (c *client) hint() string {
-	if _, problem := c.transport.Last(); problem != nil {
-		return fmt.Sprintf("; the files of its certificates can't be used: %v", problem)
+	if !connected {
+		err = driver.Unsent(err)
 	}
-	return ""
+	c.worked.CompareAndSwap(false, err == nil && verb != versionVerb)
+	return resp, err
 }
 
 // longestPause bounds what the server may ask for: a renewal can't wait.
@@ -136,38 +120,26 @@ func (c *client) refusal(verb string, resp *http.Response) error {
 	switch code := resp.StatusCode; {
 	case code == http.StatusConflict, code == http.StatusNotFound && verb == "update":
 		return fmt.Errorf("%w: %w", record.ErrConflict, err)
-	case code == http.StatusNotFound && status.Details.Kind == "leases":
+	case code == http.StatusNotFound && verb == "get" && status.Details.Kind == "leases":
 		return errAbsent
-	case code == http.StatusNotFound, code == http.StatusUnauthorized, code == http.StatusForbidden:
-		if err = fmt.Errorf("%w%s", err, c.advice(verb, code, status.Message)); !c.worked.Load() {
-			return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
-		}
-		return driver.Unsent(err)
 	case code == http.StatusTooManyRequests:
-		until := time.Now().Add(longestPause)
-		if after, bad := time.ParseDuration(resp.Header.Get("Retry-After") + "s"); bad == nil && after < longestPause {
-			until = time.Now().Add(after)
+		after, bad := time.ParseDuration(resp.Header.Get("Retry-After") + "s")
+		if bad != nil || after > longestPause {
+			after = longestPause
 		}
+		until := time.Now().Add(after)
 		c.busy.Store(&until)
-		return driver.Unsent(err)
-	case code < 500 && code != http.StatusRequestTimeout:
-		return driver.Unsent(err)
-	}
-	return err
-}
-
-// advice says what helps against a refusal.
-func (c *client) advice(verb string, code int, message string) string {
-	switch {
 	case code == http.StatusUnauthorized:
-		if _, problem := c.token.Last(); problem != nil {
-			return fmt.Sprintf(" (the token can't be read again: %v)", problem)
-		}
-		return " (its login has ended, or is another cluster's)"
-	case code == http.StatusForbidden && strings.Contains(message, "cannot "+verb+" "):
-		return fmt.Sprintf(" (a Role in namespace %s with the verb %s for the resource leases of coordination.k8s.io allows it)", c.namespace, verb)
+		err = fmt.Errorf("%w (its login has ended, or is another cluster's)", err)
+	case code == http.StatusForbidden && strings.Contains(status.Message, "cannot "+verb+" "):
+		err = fmt.Errorf("%w (a Role in namespace %s with the verb %s for the resource leases of coordination.k8s.io allows it)", err, c.namespace, verb)
 	case code == http.StatusNotFound && verb == "create":
-		return fmt.Sprintf(" (want a namespace that exists, not %s)", c.namespace)
+		err = fmt.Errorf("%w (want a namespace that exists, not %s)", err, c.namespace)
+	case code >= 500, code == http.StatusRequestTimeout:
+		return err // it may have taken effect
 	}
-	return ""
+	if first := !c.worked.Load(); first && (resp.StatusCode <= http.StatusNotFound && resp.StatusCode != http.StatusBadRequest) {
+		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return driver.Unsent(err)
 }

@@ -202,7 +202,7 @@ func TestLongStorm(t *testing.T) {
 	const holds = 21_000
 	var nets []*recordtest.Faults
 	storm := &recordtest.Storm{
-		Clients: 60, Names: 40, Holds: holds, TTL: 2 * time.Second, Seed: uint64(time.Now().UnixNano()),
+		Clients: 300, Names: 200, Holds: holds, TTL: 2 * time.Second, Seed: uint64(time.Now().UnixNano()),
 		Open: func(client int, now func() time.Time) driver.Backend {
 			b := open(t, srv.URL(namespace))
 			b.leases.now = func() time.Time { return time.Now().Add(time.Duration(client%3-1) * time.Hour) }

@@ -61,10 +61,10 @@ func TestKubeconfigs(t *testing.T) {
 		user  map[string]any
 		words []string
 	}{
-		{map[string]any{"exec": map[string]any{"command": "aws"}}, []string{`user "u"`, "program aws (exec)", "kubectl create token", "tokenFile", "client certificate"}},
-		{map[string]any{"auth-provider": map[string]any{"name": "oidc"}}, []string{"auth-provider oidc", "kubectl create token"}},
-		{map[string]any{"token": f.token, "as": "root"}, []string{"as: root"}},
-		{map[string]any{"tokenFile": "/a/b/c"}, []string{"tokenFile", "/a/b/c"}},
+		{map[string]any{"exec": map[string]any{"command": "aws"}}, []string{`user "u" has exec`, "kubectl create token", "tokenFile", "client certificate"}},
+		{map[string]any{"auth-provider": map[string]any{"name": "oidc"}}, []string{"auth-provider", "kubectl create token"}},
+		{map[string]any{"token": f.token, "as": "root"}, []string{"has as"}},
+		{map[string]any{"tokenFile": "/a/b/c"}, []string{"/a/b/c"}},
 		{map[string]any{"tokenFile": writeFile(t, "token", " \n")}, []string{"is empty"}},
 		{map[string]any{"client-certificate-data": "?"}, []string{"client-certificate-data", "base64"}},
 		{map[string]any{"client-certificate-data": base64.StdEncoding.EncodeToString([]byte("x"))}, []string{"client-certificate", "PEM"}},
@@ -78,7 +78,7 @@ func TestKubeconfigs(t *testing.T) {
 		"users: [{user: {token: {hunter2: 1}}}]": "want a kubeconfig",
 		"{":                                      "want a kubeconfig",
 		"current-context: there":                 `"there"`,
-		"current-context: c\ncontexts: [{name: c}]":                                                                                    "no server",
+		"current-context: c\ncontexts: [{name: c}]":                                                                                    "https://host:6443",
 		"contexts: [{context: {cluster: k}}]\nclusters: [{name: k, cluster: {server: host}}]":                                          "https://host:6443",
 		"contexts: [{context: {cluster: k}}]\nclusters: [{name: k, cluster: {server: 'https://h', certificate-authority-data: aGk=}}]": "certificate-authority",
 	} {
@@ -86,15 +86,13 @@ func TestKubeconfigs(t *testing.T) {
 	}
 }
 
-// Paths are relative to their file, and of two things with one name the first counts, over several files.
-func TestSeveralKubeconfigs(t *testing.T) {
+// Paths are relative to the kubeconfig.
+func TestRelativePaths(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	one := filepath.Join(t.TempDir(), "one")
-	must.OK(t, os.WriteFile(filepath.Join(filepath.Dir(one), "token"), []byte(f.token+"\n"), 0o600))
-	must.OK(t, os.WriteFile(one, []byte("users:\n- name: u\n  user:\n    tokenFile: token\n"), 0o600))
-	two := f.kubeconfig(map[string]any{"token": "s3cret"})
-	open(t, "kube:///shop?kubeconfig="+url.QueryEscape(one+string(filepath.ListSeparator)+two))
+	file := f.kubeconfig(map[string]any{"tokenFile": "token"})
+	must.OK(t, os.WriteFile(filepath.Join(filepath.Dir(file), "token"), []byte(f.token+"\n"), 0o600))
+	open(t, "kube:///shop?kubeconfig="+url.QueryEscape(file))
 }
 
 // Without a kubeconfig, a pod has its service account. Its token and its authority are read again.
@@ -127,7 +125,10 @@ func TestServiceAccount(t *testing.T) {
 	put("token", f.token)
 	expect.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "with the new token")
 	put("token", "")
-	expect.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "while the file is being replaced")
+	err = b.Renew(t.Context(), []driver.Hold{r.Hold})[0]
+	expect.Be(t, err, driver.ErrUnsent, "while the file is being replaced")
+	locktest.Says(t, err, "tokenFile", "is empty")
+	put("token", f.token)
 
 	other := must.Get(testcert.NewAuthority())(t)
 	put("ca.crt", string(other.Cert))

@@ -37,10 +37,10 @@ type store struct {
 func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
 	l := &lease{}
 	err := s.call(ctx, "get", s.leases(leaseName(s.prefix+name)), nil, l)
-	switch {
-	case errors.Is(err, errAbsent):
+	if errors.Is(err, errAbsent) {
 		return record.Record{}, nil
-	case err != nil:
+	}
+	if err != nil {
 		return record.Record{}, err
 	}
 	return l.record()
@@ -93,85 +93,55 @@ func (s *store) Close() error {
 	return nil
 }
 
-// Watch signals each change of the Lease: a renewal too, so that a waiter sees the last one when it is made.
-func (s *store) Watch(ctx context.Context, name string) (driver.Watch, error) {
-	w := &watch{store: s, name: leaseName(s.prefix + name), ready: wait.NewSignal()}
-	life, end := context.WithCancel(s.life)
-	w.life = life
-	err := w.arm(ctx)
-	if err == nil && !s.goTask(w.run) {
-		err = driver.ErrClosed
-	}
-	if err != nil {
-		end()
-		return driver.Watch{}, err
-	}
-	return driver.Watch{Ready: w.ready, Close: end}, nil
-}
-
-// goTask runs f in the background, unless the store is closed.
-func (s *store) goTask(f func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.life.Err() != nil {
-		return false
-	}
-	s.tasks.Go(f)
-	return true
-}
-
-// watch is one armed wait.
-type watch struct {
-	store *store
-	name  string
-	life  context.Context
-	ready wait.Signal
-
-	events io.ReadCloser // nil: it is not armed
-	hangUp context.CancelFunc
-}
-
 // armTime bounds how long the server may take to open a stream again.
 const armTime = 10 * time.Second
 
-// arm opens a stream of the changes, which begins with the Lease as it is. ctx bounds that, and not the stream.
-func (w *watch) arm(ctx context.Context) error {
-	stream, hangUp := context.WithCancel(w.life)
-	defer context.AfterFunc(ctx, hangUp)()
-	query := url.Values{"watch": {"1"}, "fieldSelector": {"metadata.name=" + w.name}}
-	answer, err := w.store.send(stream, "watch", w.store.leases(""), query, nil)
-	if err != nil {
-		hangUp()
-		return err
+// Watch signals each change of the Lease: a renewal too, so that a waiter sees the last one when it is made. A stream that ends, as of a
+// server that stops or has compacted what came next, is opened again, and a signal follows: it may have missed something.
+func (s *store) Watch(ctx context.Context, name string) (driver.Watch, error) {
+	life, end := context.WithCancel(s.life)
+	ready := wait.NewSignal()
+	stream, err := s.stream(ctx, life, name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil || s.life.Err() != nil {
+		end()
+		return driver.Watch{}, errors.Join(err, s.life.Err())
 	}
-	w.events, w.hangUp = answer.Body, hangUp
-	return nil
+	s.tasks.Go(func() {
+		for try := 0; life.Err() == nil; try++ {
+			if err == nil {
+				forward(stream, ready)
+				try = 0
+			}
+			wait.Sleep(life, wait.Backoff(try, 10*time.Millisecond, armTime/2))
+			arming, cancel := context.WithTimeout(life, armTime)
+			stream, err = s.stream(arming, life, name)
+			cancel()
+			ready.Notify()
+		}
+	})
+	return driver.Watch{Ready: ready, Close: end}, nil
 }
 
-// run signals until the watch is closed. A stream that ends, as of a server that stops or has compacted what came next, is
-// opened again, and a signal follows: it may have missed something.
-func (w *watch) run() {
-	for try := 0; w.life.Err() == nil; try++ {
-		if w.events != nil {
-			w.forward()
-			try = 0
-		}
-		if wait.Sleep(w.life, wait.Backoff(try, 10*time.Millisecond, 5*time.Second)) == nil {
-			ctx, cancel := context.WithTimeout(w.life, armTime)
-			w.arm(ctx)
-			cancel()
-			w.ready.Notify()
-		}
+// stream opens a stream of the changes, which begins with the Lease as it is. It ends with life; ctx bounds the opening only.
+func (s *store) stream(ctx, life context.Context, name string) (io.ReadCloser, error) {
+	opening, hangUp := context.WithCancel(life)
+	defer context.AfterFunc(ctx, hangUp)()
+	query := url.Values{"watch": {"1"}, "fieldSelector": {"metadata.name=" + leaseName(s.prefix+name)}}
+	answer, err := s.send(opening, "watch", s.leases("")+"?"+query.Encode(), nil)
+	if err != nil {
+		hangUp()
+		return nil, err
 	}
+	context.AfterFunc(life, hangUp)
+	return answer.Body, nil
 }
 
 // forward signals until the stream ends.
-func (w *watch) forward() {
-	defer w.hangUp()
-	defer w.events.Close()
-	events := json.NewDecoder(w.events)
-	w.events = nil
-	for {
+func forward(stream io.ReadCloser, ready wait.Signal) {
+	defer stream.Close()
+	for events := json.NewDecoder(stream); ; {
 		var e struct {
 			Type   string
 			Object lease
@@ -180,7 +150,7 @@ func (w *watch) forward() {
 			return
 		}
 		if e.Type != "ADDED" || e.Object.Spec.HolderIdentity == "" {
-			w.ready.Notify()
+			ready.Notify()
 		}
 	}
 }

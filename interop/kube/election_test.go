@@ -1,0 +1,90 @@
+// Package kube tests that distlock and client-go's leaderelection share a Lease.
+package kube
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
+)
+
+// A candidate of each side leads in turn, ten times, and never both.
+func TestLongTurns(t *testing.T) {
+	t.Parallel()
+	place := newPlace(t)
+	sides := place.sides()
+	var leading, both atomic.Int32
+	type term struct {
+		side   string
+		resign context.CancelFunc
+		ended  chan error
+		leads  chan struct{}
+	}
+	start := func(side string) *term {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := &term{side, cancel, make(chan error, 1), make(chan struct{}, 1)}
+		go func() {
+			c.ended <- sides[side](ctx, func(term context.Context) {
+				if leading.Add(1) > 1 {
+					both.Add(1)
+				}
+				c.leads <- struct{}{}
+				<-term.Done()
+				leading.Add(-1)
+			})
+		}()
+		return c
+	}
+	await := func(c *term) {
+		t.Helper()
+		select {
+		case <-c.leads:
+		case err := <-c.ended:
+			t.Fatalf("%s ended: %v", c.side, err)
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("%s does not lead", c.side)
+		}
+	}
+	names := []string{"distlock", "client-go"}
+	leader := start(names[0])
+	await(leader)
+	for i := range 10 {
+		next := start(names[(i+1)%2])
+		select { // it waits beside a leader that renews
+		case <-next.leads:
+			t.Fatalf("turn %d: %s leads beside %s", i, next.side, leader.side)
+		case <-time.After(ttl + ttl/2):
+		}
+		leader.resign()
+		expect.OK(t, <-leader.ended, leader.side)
+		await(next)
+		leader = next
+	}
+	leader.resign()
+	expect.OK(t, <-leader.ended)
+	expect.Equal(t, both.Load(), 0, "times that both lead")
+}
+
+// A leader that is killed is followed by a candidate of the other side.
+func TestLongKilled(t *testing.T) {
+	t.Parallel()
+	place := newPlace(t)
+	names := []string{"distlock", "client-go"}
+	leader := place.start(t, names[0])
+	leader.says(t, "leads")
+	for i := range 4 {
+		next := place.start(t, names[(i+1)%2])
+		select {
+		case line := <-next.lines:
+			t.Fatalf("kill %d: %s says %q beside a leader", i, names[(i+1)%2], line)
+		case <-time.After(ttl):
+		}
+		leader.kill()
+		killed := time.Now()
+		next.says(t, "leads")
+		t.Logf("%s leads %v after %s was killed", names[(i+1)%2], time.Since(killed), names[i%2])
+		leader = next
+	}
+}
