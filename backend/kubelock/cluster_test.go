@@ -199,15 +199,15 @@ func TestLongStorm(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedKube(t)
 	namespace := srv.Namespace()
-	const holds = 21_000
+	const holds = 2_100
 	var nets []*recordtest.Faults
 	storm := &recordtest.Storm{
-		Clients: 300, Names: 200, Holds: holds, TTL: 2 * time.Second, Seed: uint64(time.Now().UnixNano()),
+		Clients: 150, Names: 100, Holds: holds, TTL: time.Second, Seed: uint64(time.Now().UnixNano()),
 		Open: func(client int, now func() time.Time) driver.Backend {
 			b := open(t, srv.URL(namespace))
 			b.leases.now = func() time.Time { return time.Now().Add(time.Duration(client%3-1) * time.Hour) }
 			net := recordtest.NewFaults(b.leases, uint64(client))
-			net.Delay, net.Late, net.Rate = 4*time.Millisecond, 3*time.Second, 0.05
+			net.Delay, net.Late, net.Rate = 4*time.Millisecond, 2*time.Second, 0.1
 			nets = append(nets, net)
 			return record.New(net, b.Caps()).WithClock(now)
 		},
