@@ -13,7 +13,7 @@ var homes = map[string]string{
 	"shard": "shard", "quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
 	"redis+sentinel": "redislock", "rediss+sentinel": "redislock", "redis+cluster": "redislock", "rediss+cluster": "redislock",
 	"etcd": "etcdlock", "etcds": "etcdlock", "zk": "zklock", "zks": "zklock", "mysql": "mysqllock", "postgres": "pglock", "postgresql": "pglock",
-	"http": "httplock", "https": "httplock", "http+unix": "httplock", "s3": "s3lock",
+	"http": "httplock", "https": "httplock", "http+unix": "httplock", "s3": "s3lock", "kube": "kubelock",
 }
 
 // usualPorts are the schemes of servers, by the ports that they listen at by default.

@@ -9,6 +9,7 @@ package all
 import (
 	_ "github.com/distlock/distlock/backend/etcdlock"
 	_ "github.com/distlock/distlock/backend/httplock"
+	_ "github.com/distlock/distlock/backend/kubelock"
 	_ "github.com/distlock/distlock/backend/memlock"
 	_ "github.com/distlock/distlock/backend/mysqllock"
 	_ "github.com/distlock/distlock/backend/pglock"
