@@ -128,8 +128,12 @@ func readKubeconfig(file string) (*access, error) {
 	return nil, fmt.Errorf("%s: its current context %q is none of its contexts", file, k.Current)
 }
 
-// client makes what speaks to the API server. An empty namespace is that of the access.
-func (a *access) client(namespace string) (*client, error) {
+// newClient makes what speaks to the API server of a kubeconfig, or of the first access that there is, whose namespace an empty one is.
+func newClient(kubeconfig, namespace string) (*client, error) {
+	a, err := findAccess(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
 	server, err := url.Parse(a.cluster.Server)
 	if err != nil || server.Host == "" {
 		return nil, errors.New("the cluster's server: want a URL such as https://host:6443")

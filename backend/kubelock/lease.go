@@ -3,6 +3,7 @@ package kubelock
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"strconv"
 	"time"
@@ -107,26 +108,18 @@ func written(name string, r record.Record, now time.Time) (*lease, error) {
 	if size := len(name) + len(text); err == nil && size > mostNotes {
 		err = fmt.Errorf("%w: %d bytes of name and metadata: want at most %d, since a Lease has them in annotations", driver.ErrInvalid, size, mostNotes)
 	}
-	l.Metadata.Annotations = annotated(l.Metadata, name, string(text))
+	notes := map[string]string{}
+	maps.Copy(notes, l.Metadata.Annotations) // the ones before stay as they were read
+	notes[holdNote] = string(text)
+	if l.Metadata.Name != name {
+		notes[nameNote] = name
+	}
+	l.Metadata.Annotations = notes
 	return l, err
 }
 
 // mostNotes keeps annotations below the 256 KiB that Kubernetes takes, with room for those of others.
 const mostNotes = 200 << 10
-
-// annotated returns the annotations of a Lease for a lock.
-func annotated(m metadata, name, hold string) map[string]string {
-	notes := map[string]string{holdNote: hold}
-	for k, v := range m.Annotations {
-		if k != holdNote {
-			notes[k] = v
-		}
-	}
-	if m.Name != name {
-		notes[nameNote] = name
-	}
-	return notes
-}
 
 // lock returns the name of the lock that the Lease is of; "" if it is of none.
 func (l *lease) lock() string {

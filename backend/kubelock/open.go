@@ -18,6 +18,12 @@ func init() {
 	driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 }
 
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+)
+
 // Backend keeps locks in Leases. It is safe for concurrent use.
 type Backend struct {
 	*locks
@@ -50,11 +56,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err := errors.Join(wrong, p.Err()); err != nil {
 		return nil, err
 	}
-	a, err := findAccess(file)
-	if err != nil {
-		return nil, fmt.Errorf("kubelock: open: %w: %w", driver.ErrInvalid, err)
-	}
-	c, err := a.client(namespace)
+	c, err := newClient(file, namespace)
 	if err != nil {
 		return nil, fmt.Errorf("kubelock: open: %w: %w", driver.ErrInvalid, err)
 	}
