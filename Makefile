@@ -17,7 +17,7 @@ SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/red
 # Packages with peers in other languages and libraries, which only make test-long runs.
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
 # Packages that have tests for make test-long only.
-LONGONLY = ./proof/faultfuzz ./proof/model
+LONGONLY = ./proof/faultfuzz ./proof/model ./interop/kube
 # Packages of all modules that make test runs, first those that take long and are not SERIAL.
 TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS) $(LONGONLY)))
 # Packages that have tests which only make test-long runs. What simulates in one goroutine, and the soak, have lines of their own.

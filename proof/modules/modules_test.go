@@ -142,6 +142,7 @@ var users = map[string]string{
 // requirements.
 var moves = map[string][]string{
 	".":                  {"go"},
+	"backend/kubelock":   {"go"},
 	"backend/mysqllock":  {"go"},
 	"backend/pglock":     {"github.com/jackc/pgx/v5", "go", "golang.org/x/text"},
 	"backend/redislock":  {"github.com/redis/go-redis/v9", "go", "golang.org/x/sys"},

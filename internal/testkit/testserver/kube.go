@@ -23,6 +23,7 @@ import (
 // Its users have tokens: see User.
 type KubeServer struct {
 	*Process
+	tb   testing.TB // the one that uses it
 	etcd *EtcdServer
 	cert string // its own, which signs itself
 	tls  *tls.Config
@@ -47,12 +48,14 @@ var sharedKube shared[*KubeServer]
 // SharedKube returns a server that all tests of the process use: they must not stop it, and choose namespaces of their own.
 func SharedKube(tb testing.TB) *KubeServer {
 	tb.Helper()
-	return sharedKube.get(func() *KubeServer { return startKube(tb) })
+	s := *sharedKube.get(func() *KubeServer { return startKube(tb) })
+	s.tb = tb
+	return &s
 }
 
 func startKube(tb testing.TB) *KubeServer {
 	tb.Helper()
-	s := &KubeServer{Process: newProcess(tb, "kube", &program{cached: "kube-apiserver"})}
+	s := &KubeServer{tb: tb, Process: newProcess(tb, "kube", &program{cached: "kube-apiserver"})}
 	s.etcd = startEtcd(tb, EtcdOptions{Current: true})
 	s.ready = func() error { return s.request(http.MethodGet, "/readyz", nil, nil) }
 	own, f, err := ownFiles(s.dir)
