@@ -34,6 +34,7 @@ require (
 	github.com/coreos/go-semver v0.3.0 // indirect
 	github.com/coreos/go-systemd/v22 v22.3.2 // indirect
 	github.com/distlock/distlock/backend/etcdlock v0.0.0 // indirect
+	github.com/distlock/distlock/backend/kubelock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/mysqllock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/redislock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/s3lock v0.0.0 // indirect
@@ -69,6 +70,7 @@ require (
 	go.uber.org/atomic v1.11.0 // indirect
 	go.uber.org/multierr v1.6.0 // indirect
 	go.uber.org/zap v1.17.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/net v0.59.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect

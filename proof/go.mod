@@ -43,6 +43,7 @@ require (
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/distlock/distlock/backend/etcdlock v0.0.0 // indirect
+	github.com/distlock/distlock/backend/kubelock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/redislock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/s3lock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/sqlitelock v0.0.0 // indirect
@@ -71,6 +72,7 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/image v0.30.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect

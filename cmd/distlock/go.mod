@@ -7,6 +7,7 @@ require (
 	github.com/charmbracelet/x/ansi v0.11.9
 	github.com/distlock/distlock v0.0.0
 	github.com/distlock/distlock/backend/all v0.0.0
+	github.com/distlock/distlock/backend/kubelock v0.0.0
 	github.com/distlock/distlock/backend/mysqllock v0.0.0
 	github.com/distlock/distlock/backend/pglock v0.0.0
 	github.com/distlock/distlock/backend/redislock v0.0.0

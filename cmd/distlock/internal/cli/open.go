@@ -18,6 +18,7 @@ import (
 
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/httplock" // every scheme of --url but rareSchemes
+	_ "github.com/distlock/distlock/backend/kubelock"
 	_ "github.com/distlock/distlock/backend/memlock"
 	_ "github.com/distlock/distlock/backend/mysqllock"
 	_ "github.com/distlock/distlock/backend/pglock"
