@@ -282,6 +282,14 @@ func (s *owners) setBlocker(o *ownerState, ahead lockQueue, by *lockKey, revisio
 	if o.mode == driver.Counted {
 		o.enough = o.limit
 	}
+	if o.ahead > shortQueue && len(o.blockedWhile) > 0 {
+		// Attempts look at these only, so they would not know of others that end while no watch is live.
+		o.enough = len(o.blockedWhile)
+		for i := range o.blockedWhile {
+			o.blockers = append(o.blockers, string(o.blockedWhile[i].KeyBytes()))
+		}
+		ahead = nil
+	}
 	for i := range ahead {
 		if o.mode != driver.Read || ahead[i].mode != driver.Read {
 			o.blockers = append(o.blockers, ahead[i].key)

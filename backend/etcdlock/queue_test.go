@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -91,18 +92,25 @@ func TestTurnsCostTheSame(t *testing.T) {
 
 // Readers, writers and permits whose attempts wait for nothing but a signal all have their turns.
 func TestNoSignalIsLost(t *testing.T) {
-	const turns = 25
+	const turns = 200 // of all
 	for _, each := range [][]driver.Mode{
 		{driver.Write, driver.Write, driver.Read, driver.Read, driver.Read, driver.Read, driver.Read, driver.Read},
 		{driver.Counted, driver.Counted, driver.Counted, driver.Counted, driver.Counted, driver.Counted},
+		slices.Repeat([]driver.Mode{driver.Exclusive}, crowd+8),
+		slices.Repeat([]driver.Mode{driver.Counted}, crowd+8),
+		slices.Repeat([]driver.Mode{driver.Write, driver.Read}, crowd/2+4),
 	} {
 		name := request("", driver.Exclusive).Name
 		var done sync.WaitGroup
 		for _, mode := range each {
 			b := shared(t)
 			done.Go(func() {
-				for range turns {
-					expect.OK(t, takeTurn(t.Context(), b, request(name, mode), func() {}), mode)
+				for n := range turns / len(each) {
+					r := request(name, mode)
+					if n%2 > 0 { // a place comes before its watch where nobody waited lately
+						_, _ = b.Acquire(t.Context(), queued(r))
+					}
+					expect.OK(t, takeTurn(t.Context(), b, r, func() {}), mode)
 				}
 			})
 		}
@@ -153,6 +161,40 @@ func TestSignalMeansGranted(t *testing.T) {
 	release(t, b, writer)
 	atOnce(reader, w)
 	acquire(t, holder, before)
+}
+
+// A waiter far back, whose attempts do not read the queue, is signalled though others ahead ended before its watch was live.
+func TestFarWaiterIsSignalled(t *testing.T) {
+	holder, b := shared(t), shared(t)
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Counted} {
+		first := request("", mode)
+		first.Limit, first.TTL = 2, 2*testTimeout // no end of a key helps
+		ahead := []driver.Request{first}
+		acquire(t, holder, first)
+		for range shortQueue + 2 {
+			r := first
+			r.Owner = driver.NewOwner()
+			ahead = append(ahead, queued(r))
+			_, err := holder.Acquire(t.Context(), queued(r))
+			expect.Equal(t, err == nil || errors.Is(err, driver.ErrHeld), true, err)
+		}
+		r := first
+		r.Owner = driver.NewOwner()
+		r = queued(r)
+		refused(t, b, r, driver.ErrHeld)
+		release(t, holder, ahead[3])
+		w := armWatch(t, b, r)
+		refused(t, b, r, driver.ErrHeld)
+		for i := range ahead {
+			if i != 3 {
+				release(t, holder, ahead[i])
+			}
+		}
+		awaitSignal(t, w)
+		acquire(t, b, r)
+		w.Close()
+		release(t, b, r)
+	}
 }
 
 // takeTurn acquires and releases as the core does for a name that was contended lately. It calls
