@@ -22,6 +22,7 @@ type question struct {
 	sizes       []int    // all, if there are none
 	contenders  []string // all, if there are none
 	figures     []string
+	across      string // the figure that each size has a column for, before those of the last size
 }
 
 var redisPeers = []string{"raw rueidis", "distlock", "redsync", "redislock 100 ms", "rueidislock"}
@@ -51,6 +52,14 @@ var questions = []question{
 		families: []string{"redis/remote"},
 		sizes:    []int{4, 64},
 		figures:  []string{"acq/s", "commands/acq", "hand-off-p50-ms", "longest-ms", "fewest turns", "most turns"},
+	},
+	{
+		title:    "And on other stores?",
+		text:     "Acquisitions a second with 1, 4, 16 and 64 other clients.",
+		families: []string{"etcd/remote", "zookeeper/remote", "mysql/remote", "postgres/remote", "sqlite/remote"},
+		sizes:    []int{1, 4, 16, 64},
+		across:   "acq/s",
+		figures:  []string{"commands/acq", "server-µs/acq", "longest-ms"},
 	},
 	{
 		title:    "And readers beside writers?",
@@ -85,6 +94,9 @@ var questions = []question{
 
 // answer returns the table of a question in Markdown, or nothing if nothing of it was measured.
 func (r *Results) answer(q question) string {
+	if q.across != "" {
+		return r.answerAcross(q)
+	}
 	var rows strings.Builder
 	first := "on"
 	if len(q.families) == 1 {
@@ -104,11 +116,51 @@ func (r *Results) answer(q question) string {
 	if rows.Len() == 0 {
 		return ""
 	}
-	head, line := "| "+first+" | |", "|---|---|"
-	for _, f := range q.figures {
-		head, line = head+" "+strings.ReplaceAll(f, "-", " ")+" |", line+"---:|"
+	return tableHead(first, q.figures) + rows.String()
+}
+
+// answerAcross returns a table with a row for each contender of a family, in which each size has a column.
+func (r *Results) answerAcross(q question) string {
+	var rows strings.Builder
+	var columns []string
+	for _, size := range q.sizes {
+		columns = append(columns, fmt.Sprint(size))
 	}
-	return "\n" + head + "\n" + line + "\n" + rows.String()
+	for _, f := range q.figures {
+		columns = append(columns, f+" at "+fmt.Sprint(q.sizes[len(q.sizes)-1]))
+	}
+	for _, family := range q.families {
+		all := r.family(family)
+		all = slices.DeleteFunc(all, func(s Scenario) bool { return !slices.Contains(q.sizes, s.size()) })
+		if len(all) != len(q.sizes) {
+			continue
+		}
+		last := all[len(all)-1]
+		for _, row := range last.Rows {
+			wide := Row{Contender: row.Contender}
+			for _, s := range all {
+				wide.Figures = append(wide.Figures, Figure{q.across, Value(s.figure(row.Contender, q.across))})
+			}
+			for _, name := range q.figures {
+				wide.Figures = append(wide.Figures, Figure{name, Value(last.figure(row.Contender, name))})
+			}
+			fmt.Fprintf(&rows, "| %s |", last.Server)
+			wide.write(&rows)
+		}
+	}
+	if rows.Len() == 0 {
+		return ""
+	}
+	return tableHead("on", columns) + rows.String()
+}
+
+// tableHead returns the first two lines of a table.
+func tableHead(first string, columns []string) string {
+	head, line := "| "+first+" | |", "|---|---|"
+	for _, c := range columns {
+		head, line = head+" "+strings.ReplaceAll(c, "-", " ")+" |", line+"---:|"
+	}
+	return "\n" + head + "\n" + line + "\n"
 }
 
 func (q question) rows(to *strings.Builder, first string, s Scenario) {
