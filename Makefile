@@ -99,7 +99,7 @@ tidy: ## write go.mod and go.sum of all modules anew
 release: ## tag all modules: make release VERSION=v0.1.0 shows what it would do; with DRY_RUN=no it does it
 	@DRY_RUN=$(DRY_RUN) internal/modules.sh release "$(VERSION)"
 
-install: ## install the command, in two programs that belong together: distlock, and distlock-all, which it becomes for etcd
+install: ## install the command, in two programs that belong together: distlock, and distlock-all, which it becomes for etcd and S3
 	CGO_ENABLED=0 $(GO) install -trimpath -ldflags '-s -w' ./cmd/distlock ./cmd/distlock/distlock-all
 
 use: ## let the program in another folder take distlock from this clone: make use DIR=/path/to/app

@@ -190,6 +190,14 @@ var guarantees = []struct {
 		{"etcd", "if the key is deleted", "if the data is replaced by a backup", "the TTL, a second and a half, and a commit"},
 		{"etcd", "键被删除时", "数据被备份替换时", "TTL 加一秒半和一次提交"},
 	}},
+	{"kube:", [...]guarantee{
+		{"Kubernetes", "if the Lease is deleted", "if the cluster's etcd is replaced by a backup", "the TTL, for those who have watched it for that long"},
+		{"Kubernetes", "Lease 被删除时", "集群的 etcd 被备份替换时", "TTL，只对已经观察了这么久的进程"},
+	}},
+	{"s3:", [...]guarantee{
+		{"S3", "if the object is deleted", "if an older object is put back, or one is deleted and the store's clock goes back", "the TTL, for those who have watched it for that long"},
+		{"S3", "对象被删除时", "放回较旧的对象，或对象被删除且存储的时钟倒退时", "TTL，只对已经观察了这么久的进程"},
+	}},
 	{"mysql", sqlRows},
 	{"postgres", sqlRows},
 }
