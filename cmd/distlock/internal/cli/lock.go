@@ -34,7 +34,7 @@ keep it secret. With --owner-file, it writes the owner to a file that only this 
 read, and prints the fencing token instead, which is greater than all before it.
 
 The locks must outlive their connection. They do in SQLite, in Redis, in the tables of
-MySQL and PostgreSQL, in etcd, and through distlock serve.
+MySQL and PostgreSQL, in etcd, Kubernetes and S3, and through distlock serve.
 
 Exit codes:
   1    another failure
