@@ -18,7 +18,7 @@ import (
 
 const next = `
 Next:  copy a program                 examples/README.md
-       the command, and what it does  go install ./cmd/distlock && distlock demo serve
+       the command, and what it does  make install && distlock demo serve
 `
 
 func main() {

@@ -8,7 +8,7 @@ import (
 	"log"
 
 	"github.com/distlock/distlock"
-	_ "github.com/distlock/distlock/backend/all"
+	_ "github.com/distlock/distlock/backend/all" // or the one backend that you use, which compiles faster
 )
 
 func main() {
