@@ -60,8 +60,8 @@ type keyWrite struct {
 type place struct {
 	front        lockKey
 	ahead        int            // keys before this one
-	blockers     []string       // those of them that block it
-	enough       int            // it may hold when fewer of them are left
+	blockers     []string       // those of them that block it, or far back those that attempts look at
+	enough       int            // another attempt is due when fewer of them are left
 	blocker      string         // the last of them
 	blockedAt    int64          // revision
 	isNext       bool           // no other waiter is before it
@@ -160,6 +160,9 @@ func (s *owners) found(o *ownerState, name string, k *lockKey) *ownerState {
 	}
 	if o.key != k.key {
 		s.unwatch(o)
+	}
+	if o.created != k.created {
+		o.place = place{} // that of a key which is gone
 	}
 	o.keyWrite, o.mode, o.limit, o.fence = keyWrite{k.key, k.created, k.modified}, k.mode, k.Limit, k.grantFence()
 	switch {

@@ -119,10 +119,16 @@ func TestNoSignalIsLost(t *testing.T) {
 }
 
 // A writer is signalled when all readers ahead are gone, in whichever order, and a reader when no writer is ahead. Each then
-// has the lock by one request.
+// has the lock by one transaction.
 func TestSignalMeansGranted(t *testing.T) {
-	var sent atomic.Int64
-	holder, b := shared(t), countingBackend(t, &sent)
+	var sent atomic.Int64 // without keep-alives, which a slow machine needs more of
+	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if method == "/etcdserverpb.KV/Txn" {
+			sent.Add(1)
+		}
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	holder, b := shared(t), backendOf(t, newClientWith(t, testserver.SharedEtcd(t).Addr(), count), nil)
 	first := request("", driver.Read)
 	last := request(first.Name, driver.Read)
 	acquire(t, holder, first)
@@ -139,7 +145,7 @@ func TestSignalMeansGranted(t *testing.T) {
 		awaitSignal(t, w)
 		before := sent.Load()
 		acquire(t, b, r)
-		expect.Equal(t, sent.Load()-before, 1, r.Mode, "requests")
+		expect.Equal(t, sent.Load()-before, 1, r.Mode, "transactions")
 	}
 	writer := queued(request(first.Name, driver.Write))
 	state, w := waiting(writer)
@@ -195,6 +201,22 @@ func TestFarWaiterIsSignalled(t *testing.T) {
 		w.Close()
 		release(t, b, r)
 	}
+}
+
+// A place that another connection has taken for an Owner is behind other keys than the one before, which the Owner had lost.
+func TestPlaceOfAnotherConnection(t *testing.T) {
+	b, other := shared(t), shared(t)
+	first := request("", driver.Write)
+	second, reader := request(first.Name, driver.Write), queued(request(first.Name, driver.Read))
+	acquire(t, other, first)
+	refused(t, b, reader, driver.ErrHeld)
+	release(t, other, reader)
+	release(t, other, first)
+	acquire(t, other, second)
+	refused(t, other, reader, driver.ErrHeld)
+	refused(t, b, reader, driver.ErrHeld)
+	release(t, other, second)
+	acquire(t, b, reader)
 }
 
 // takeTurn acquires and releases as the core does for a name that was contended lately. It calls

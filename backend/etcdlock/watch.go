@@ -28,7 +28,6 @@ type releaseWatch struct {
 	folder string
 	owner  string
 	mode   driver.Mode
-	limit  int
 	queue  bool // the Owner is in the queue, or will be
 	ready  wait.Signal
 	live   chan struct{} // closed when first started
@@ -72,7 +71,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		return driver.Watch{}, err
 	}
 	w := &releaseWatch{
-		b: b, folder: b.folder(r.Name), owner: r.Owner, mode: r.Mode, limit: r.Limit, queue: r.Queue,
+		b: b, folder: b.folder(r.Name), owner: r.Owner, mode: r.Mode, queue: r.Queue,
 		ready: wait.NewSignal(), live: make(chan struct{}),
 	}
 	w.start(r.Name)
