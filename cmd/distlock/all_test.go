@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
@@ -20,7 +22,9 @@ import (
 // light prepares the command without all backends, which finds what it becomes in folder. It is this program.
 func light(t *testing.T, folder string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(must.Get(os.Executable())(t), args...)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, must.Get(os.Executable())(t), args...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "PATH="+folder+":/usr/bin:/bin")
 	return cmd
 }
@@ -63,6 +67,34 @@ func TestOtherCommandIsMissing(t *testing.T) {
 	out, _ = cmd.CombinedOutput()
 	expect.Equal(t, cmd.ProcessState.ExitCode(), 64, "exit code")
 	if !strings.Contains(string(out), "distlock-all is neither beside it nor on the PATH; want: go install ") {
+		t.Errorf("%s", out)
+	}
+}
+
+// What only looks like a URL of etcd or S3 leaves the command as it is.
+func TestStaysAsItIs(t *testing.T) {
+	folder, url := t.TempDir(), "sqlite:"+filepath.Join(t.TempDir(), "locks.db")
+	must.OK(t, os.WriteFile(filepath.Join(folder, "distlock-all"), []byte("#!/bin/sh\necho another\n"), 0o700))
+	for _, args := range [][]string{
+		{"--url", url, "run", "name", "--", "echo", "s3://bucket/x", "--url=etcd://h"},
+		{"--url", url, "run", "name", "-c", "echo s3://bucket/x"},
+		{"--url", "redis://redis3:6379", "version"},
+	} {
+		out, err := light(t, folder, args...).CombinedOutput()
+		if err != nil || strings.Contains(string(out), "another") {
+			t.Errorf("%v: %v, %s", args, err, out)
+		}
+	}
+}
+
+// If what should have all backends is the command itself, it does not become that again and again.
+func TestOtherCommandIsItself(t *testing.T) {
+	folder := t.TempDir()
+	must.OK(t, os.Symlink(must.Get(os.Executable())(t), filepath.Join(folder, "distlock-all")))
+	cmd := light(t, folder, "--url", "etcd://h", "ls")
+	out, _ := cmd.CombinedOutput()
+	expect.Equal(t, cmd.ProcessState.ExitCode(), 64, "exit code")
+	if !strings.Contains(string(out), "what is called distlock-all is this one again; want: go install ") {
 		t.Errorf("%s", out)
 	}
 }

@@ -1,5 +1,5 @@
 // Command distlock holds a lock while a command runs, tells who holds what, and
-// checks servers. See distlock --help. For etcd it becomes the command distlock-all.
+// checks servers. See distlock --help. For etcd and S3 it becomes the command distlock-all.
 package main
 
 import (

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // template at package level is beyond it.
 const initAllocs = 60
 
-// A run pays for the initialisation of all backends but etcd, also of backends that its URL does not name. So none of
+// A run pays for the initialisation of all backends but etcd and S3, also of backends that its URL does not name. So none of
 // our packages does notable work there.
 func TestStartInitialisesLittle(t *testing.T) {
 	self := must.Get(os.Executable())(t)

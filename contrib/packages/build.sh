@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh VERSION [FOLDER] builds a deb and an rpm of the command for this kind of machine, or for GOARCH,
-# into FOLDER (dist): the command and what it becomes for etcd, manual pages from its help, completions for bash, zsh and fish, and the systemd
+# into FOLDER (dist): the command and what it becomes for etcd and S3, manual pages from its help, completions for bash, zsh and fish, and the systemd
 # unit of distlock serve. It needs Go and gzip, and gets nfpm from the Go module proxy.
 set -euo pipefail
 # 2.45 is the last version of nfpm whose modules were all to be had.

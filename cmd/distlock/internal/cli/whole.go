@@ -37,8 +37,14 @@ func becomeWhole(args []string) error {
 		}
 		return nil
 	}
+	if dash := slices.Index(args, "--"); dash >= 0 {
+		args = args[:dash] // the arguments of a job come after it
+	}
 	err := errNotInstalled
-	if slices.ContainsFunc(slices.Concat(args, configuredURLs()), isRare) {
+	switch {
+	case replaced != "":
+		err = errItself
+	case slices.ContainsFunc(slices.Concat(args, configuredURLs()), isRare):
 		err = replaceBy(wholeCommand)
 	}
 	for _, scheme := range rareSchemes {
@@ -50,7 +56,10 @@ func becomeWhole(args []string) error {
 	return nil
 }
 
-var errNotInstalled = errors.New(wholeCommand + " is neither beside it nor on the PATH")
+var (
+	errNotInstalled = errors.New(wholeCommand + " is neither beside it nor on the PATH")
+	errItself       = errors.New("what is called " + wholeCommand + " is this one again")
+)
 
 // configuredURLs returns the URLs that this command may use beside those of its arguments.
 func configuredURLs() []string {
@@ -58,11 +67,11 @@ func configuredURLs() []string {
 	return []string{os.Getenv(urlVariable), file}
 }
 
-// isRare reports whether a text may have a URL with a rare scheme, however it is escaped there.
+// isRare reports whether a text may be a URL with a rare scheme, or have one after a =, however it is escaped there.
 func isRare(text string) bool {
 	for {
-		lower := strings.ToLower(text)
-		if slices.ContainsFunc(rareSchemes, func(scheme string) bool { return strings.Contains(lower, scheme+":") }) {
+		lower := "=" + strings.ToLower(text)
+		if slices.ContainsFunc(rareSchemes, func(scheme string) bool { return strings.Contains(lower, "="+scheme+":") }) {
 			return true
 		}
 		plain, err := url.QueryUnescape(text)
