@@ -311,8 +311,8 @@ var (
 )
 
 // Assignments take effect one after the other, or at once where sql_mode has
-// SIMULTANEOUS_ASSIGNMENT. So a column is read before it is set, and no expression reads a column that
-// was set.
+// SIMULTANEOUS_ASSIGNMENT. So a column is read before it is set, and what an expression reads of a column that was set
+// leads to the same either way.
 
 // sqlTake returns the number through the insert id, which takes no other round trip.
 const sqlTake = `UPDATE {table} SET
