@@ -8,12 +8,13 @@
 //
 // # Capabilities
 //
-// Exclusive locks, spans of fences, floors, Inspect and List. Fences are counted in the object. S3 has no clock that ends a hold and pushes nothing: waiters poll, and the lock of a process
-// that died is free for those who have seen its object unchanged for its TTL (driver.Caps.Observed).
+// Exclusive locks, spans of fences, floors, Inspect and List. Fences are counted in the object. S3 has no clock that ends a
+// hold and pushes nothing: waiters poll, and the lock of a process that died is free for those who have seen its object unchanged
+// for its TTL (driver.Caps.Observed). The longest TTL is a day.
 //
 // # What Open tries
 //
-// Open writes an object with a name of its own four times, under conditions that hold and that do not, and deletes it.
+// Open writes an object with a name of its own four times, under conditions that hold and that do not, reads it, and deletes it.
 // A store that ignores a condition would let two hold one lock, and is refused.
 //
 // # Credentials
@@ -26,6 +27,6 @@
 // The key is the prefix, a slash and the name. Of a name, letters, digits, - and _ stand for themselves, and a dot that does not
 // begin it; each other byte is ! and two hexadecimal digits. A name for which that takes more than 200 bytes ends in a hash.
 //
-// Objects of free locks stay. They may be deleted when they are a day old, by a lifecycle rule for the prefix: a lock that is held is
-// written anew at each renewal. The fences of a new object begin with the store's clock in microseconds, and so above all earlier ones.
+// Objects of free locks stay. They may be deleted when they are a day old, by a lifecycle rule for the prefix: no hold
+// lives longer without being written anew. The fences of a new object begin with the store's clock in microseconds, and so above all earlier ones.
 package s3lock

@@ -258,6 +258,30 @@ func TestPace(t *testing.T) {
 	})
 }
 
+// Who holds waits for no turn of its process's waiters, also if it has to read what became of a write.
+func TestHolderPassesWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		b, other := backendAt(direct{f, time.Millisecond}), backendAt(direct{f, time.Millisecond})
+		r := request("job")
+		locktest.Acquire(t, b, r)
+		var wg sync.WaitGroup
+		locktest.Acquire(t, other, request("held"))
+		for range 100 {
+			wg.Go(func() { expect.Be(t, expect.Err(b.Acquire(t.Context(), request("held"))), driver.ErrHeld) })
+		}
+		synctest.Wait()
+		f.set(func() { f.lose = func(r *http.Request) bool { return r.Method == http.MethodPut } })
+		began := time.Now()
+		expect.OK(t, errors.Join(b.Renew(t.Context(), []driver.Hold{r.Hold})...))
+		if took := time.Since(began); took > minGap {
+			t.Errorf("a renewal whose answer was lost took %v", took)
+		}
+		f.set(func() { f.lose = nil })
+		wg.Wait()
+	})
+}
+
 // TestRequests counts what locks cost.
 func TestRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -302,7 +326,7 @@ func TestRequests(t *testing.T) {
 func TestTornReads(t *testing.T) {
 	f := newFake()
 	url := f.serve(t)
-	holder, other := connect(t, url), connect(t, url)
+	holder, other, third := connect(t, url), connect(t, url), connect(t, url)
 	r := request("job")
 	locktest.Acquire(t, holder, r)
 	locktest.Release(t, holder, r)
@@ -319,7 +343,7 @@ func TestTornReads(t *testing.T) {
 	})
 	locktest.Held(t, other, request("job"))
 	f.set(func() { tears = 1000 })
-	if _, err := connect(t, url).Acquire(t.Context(), request("job")); err == nil || driver.Final(err) || !errors.Is(err, driver.ErrUnsent) {
+	if _, err := third.Acquire(t.Context(), request("job")); err == nil || driver.Final(err) || !errors.Is(err, driver.ErrUnsent) {
 		t.Errorf("content and ETag of two versions: %v", err)
 	}
 	f.set(func() { tears = 0 })

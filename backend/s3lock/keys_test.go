@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -84,6 +85,21 @@ func TestListFindsNames(t *testing.T) {
 	got = nil
 	expect.OK(t, list.List(context.Background(), want[20][:300], func(name string) bool { got = append(got, name); return true }))
 	expect.Equal(t, strings.Join(got, "\n"), want[20], "by a long prefix")
+}
+
+// A listing that is cut and does not go on is no endless one.
+func TestListThatDoesNotGoOn(t *testing.T) {
+	f := newFake()
+	b := connect(t, f.serve(t))
+	f.set(func() {
+		f.instead = func(r *http.Request) *storeError {
+			return &storeError{status: http.StatusOK, message: "</Message><IsTruncated>true</IsTruncated><Message>"}
+		}
+	})
+	err := b.(driver.Inspector).List(t.Context(), "", func(string) bool { return true })
+	if err == nil || driver.Final(err) {
+		t.Errorf("List: %v", err)
+	}
 }
 
 // What is no lock's object is neither overwritten nor read as one.

@@ -3,6 +3,7 @@ package s3lock
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -27,8 +28,16 @@ func init() {
 	driver.Register("s3", openURL)
 }
 
-// minTTL is the shortest TTL: a renewal takes a tenth of a second at times.
-const minTTL = time.Second
+const (
+	// minTTL is the shortest TTL: a renewal takes a tenth of a second at times.
+	minTTL = time.Second
+
+	// maxTTL is the longest: a lifecycle rule may delete what nobody has written for a day, and a hold is written in that time.
+	maxTTL = 24 * time.Hour
+
+	// removeTime bounds the removal of the probe: the end of Open's context does not.
+	removeTime = 2 * time.Second
+)
 
 // Open opens a bucket:
 //
@@ -58,7 +67,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Backend, error) {
 }
 
 func (s *store) backend() *record.Backend {
-	return record.New(s, driver.Caps{Name: s.name, Floor: true, MinTTL: minTTL, Poll: poll})
+	return record.New(s, driver.Caps{Name: s.name, Floor: true, MinTTL: minTTL, MaxTTL: maxTTL, Poll: poll})
 }
 
 func openStore(ctx context.Context, u *url.URL) (*store, error) {
@@ -142,7 +151,8 @@ func bucketURL(endpoint, region, bucket string) (*url.URL, error) {
 	return &url.URL{Scheme: e.Scheme, Host: e.Host, Path: strings.TrimSuffix(e.Path, "/") + "/" + bucket}, nil
 }
 
-// httpClient returns a client with the certificates of AWS_CA_BUNDLE. It follows no redirect: a signature is for one host.
+// httpClient returns a client with the certificates of AWS_CA_BUNDLE. It follows no redirect: a signature is for one host. It speaks
+// HTTP/1.1: a request without an answer ends its connection, and others go on.
 func httpClient(cfg aws.Config) *http.Client {
 	builder, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
 	if !ok {
@@ -150,32 +160,39 @@ func httpClient(cfg aws.Config) *http.Client {
 	}
 	transport := builder.GetTransport()
 	transport.MaxIdleConnsPerHost = 64
+	transport.ForceAttemptHTTP2, transport.TLSNextProto = false, map[string]func(string, *tls.Conn) http.RoundTripper{}
+	transport.TLSClientConfig.NextProtos = []string{"http/1.1"}
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// probe shows that the store honours both conditions, by an object that nobody else has.
+// probe shows that the store honours both conditions, and that all rights are there, by an object that nobody else has.
 func (s *store) probe(ctx context.Context) (err error) {
 	key := s.prefix + probeMark + driver.NewOwner()
-	content := []byte("1")
-	first, err := s.put(ctx, key, "", content)
+	write := func(ifMatch, content string) (string, error) { return s.put(ctx, key, ifMatch, []byte(content)) }
+	if _, _, err := s.get(ctx, key); err != nil {
+		return s.unusable("GET of no object", err)
+	}
+	first, err := write("", probed+"1}")
+	if !errors.Is(err, driver.ErrUnsent) {
+		defer func() { err = errors.Join(err, s.remove(ctx, key)) }()
+	}
 	if err != nil {
 		return s.unusable("If-None-Match: * for a new object", err)
 	}
-	s.hashes = first == hashOf(content)
-	defer func() {
-		a, failed := s.do(ctx, http.MethodDelete, key, nil, nil, nil)
-		if failed == nil && !a.ok() {
-			failed = s.refused(http.MethodDelete, a)
-		}
-		if failed != nil {
-			err = errors.Join(err, s.unusable("DELETE", failed))
-		}
-	}()
-	if _, err := s.put(ctx, key, first, []byte("2")); err != nil {
+	s.hashes = first == hashOf([]byte(probed+"1}"))
+	second, err := write(first, probed+"2}")
+	if err != nil {
 		return s.unusable("If-Match with the object's ETag", err)
 	}
+	r, _, err := s.get(ctx, key)
+	if err != nil {
+		return s.unusable("GET", err)
+	}
+	if r.Version != second {
+		return fmt.Errorf("%w: the store at %s gives one version the ETag %s in a PUT and %s in a GET", driver.ErrInvalid, s.base.Redacted(), second, r.Version)
+	}
 	for _, c := range []struct{ condition, ifMatch string }{{"If-Match", first}, {"If-None-Match", ""}} {
-		switch _, err := s.put(ctx, key, c.ifMatch, []byte("3")); {
+		switch _, err := write(c.ifMatch, probed+"3}"); {
 		case err == nil:
 			return fmt.Errorf("%w: the store at %s ignores %s, so two could hold one lock; want one with conditional writes", driver.ErrInvalid, s.base.Redacted(), c.condition)
 		case !errors.Is(err, errCondition):
@@ -183,6 +200,23 @@ func (s *store) probe(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// probed begins the content of a probe.
+const probed = `{"distlock":1,"counter":`
+
+// remove deletes the probe, also if ctx has ended.
+func (s *store) remove(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+	defer cancel()
+	a, err := s.do(ctx, http.MethodDelete, key, nil, nil, nil)
+	if err == nil && !a.ok() {
+		err = s.refused(http.MethodDelete, a)
+	}
+	if err != nil {
+		err = s.unusable("DELETE", err)
+	}
+	return err
 }
 
 // unusable returns the error of Open for a step of the probe. What the store refused now is final for an Opener; what had no answer

@@ -1,14 +1,23 @@
 package s3lock
 
 import (
+	"context"
+	"encoding/pem"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -19,6 +28,7 @@ func TestProbeIsRemoved(t *testing.T) {
 	expect.Equal(t, strings.Join(f.keys(), " "), "", "keys")
 	seen := f.requests()
 	expect.Equal(t, seen[http.MethodPut], 4, "PUTs")
+	expect.Equal(t, seen[http.MethodGet], 2, "GETs")
 	expect.Equal(t, seen[http.MethodDelete], 1, "DELETEs")
 }
 
@@ -48,6 +58,8 @@ func TestOpenSaysWhatIsRefused(t *testing.T) {
 			storeError{status: 404, code: "NoSuchBucket"}, "PUT", true, []string{"404 NoSuchBucket", "make the bucket first"}},
 		"a right": {
 			storeError{status: 403, code: "AccessDenied", message: "Access Denied"}, "PUT", true, []string{"403 AccessDenied", "need " + action}},
+		"the right to read": {
+			storeError{status: 403, code: "AccessDenied", message: "Access Denied"}, "GET", true, []string{"403 AccessDenied", "need s3:GetObject and s3:ListBucket"}},
 		"the right to delete": {
 			storeError{status: 403, code: "AccessDenied", message: "Access Denied"}, "DELETE", true, []string{"403 AccessDenied", "need s3:DeleteObject"}},
 		"moved": {
@@ -74,6 +86,50 @@ func TestOpenSaysWhatIsRefused(t *testing.T) {
 			locktest.OpenFails(t, Open, f.serve(t), c.final, c.words...)
 		})
 	}
+}
+
+// An Open that ends in the middle leaves nothing behind.
+func TestCancelledProbeIsRemoved(t *testing.T) {
+	for last := range int32(6) {
+		f, n := newFake(), atomic.Int32{}
+		ctx, cancel := context.WithCancel(t.Context())
+		f.lose = func(r *http.Request) bool {
+			if n.Add(1) == last+1 {
+				cancel()
+			}
+			return false
+		}
+		if _, err := Open(ctx, f.serve(t)); err == nil && last < 5 {
+			t.Errorf("opened though its context ended at request %d", last)
+		}
+		cancel()
+		expect.Equal(t, strings.Join(f.keys(), " "), "", fmt.Sprint("keys after request ", last))
+	}
+}
+
+// A store whose ETags look different in the answers to a PUT and to a GET is refused: a version would be taken for another one.
+func TestOpenRefusesETagsOfTwoForms(t *testing.T) {
+	f := newFake()
+	f.bare = true
+	locktest.OpenFails(t, Open, f.serve(t), true, "one version the ETag", "in a PUT and", "in a GET")
+	expect.Equal(t, strings.Join(f.keys(), " "), "", "keys")
+}
+
+// Requests are of HTTP/1.1, also where the store has 2: a connection that hangs would hang for all.
+func TestHTTP1(t *testing.T) {
+	f := newFake()
+	srv := httptest.NewUnstartedServer(f)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	must.OK(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600))
+	t.Setenv("AWS_CA_BUNDLE", file)
+	f.instead = func(r *http.Request) *storeError {
+		expect.Equal(t, r.Proto, "HTTP/1.1")
+		return nil
+	}
+	connect(t, urlOf(srv.URL))
 }
 
 // The region that the bucket is in is found out from the store that checks signatures.
@@ -171,4 +227,6 @@ func TestNamesOfStores(t *testing.T) {
 	if caps := connect(t, url).Caps(); caps.Modes != driver.Modes(driver.Exclusive) || !caps.Observed || !caps.Floor {
 		t.Errorf("%+v", caps)
 	}
+	_, err := distlock.Open(t.Context(), url, &distlock.Options{TTL: 25 * time.Hour})
+	expect.Be(t, err, distlock.ErrInvalid, "a hold that may not be written for more than a day, after which objects may be deleted")
 }

@@ -14,7 +14,7 @@ const (
 	// poll is the shortest pause of one waiter. The core makes it up to sixteen times as long.
 	poll = 250 * time.Millisecond
 
-	// minGap is the time between two reads of a client, over all its waiters; maxGap is as long as a busy store makes it.
+	// minGap is the time between two reads of a client's waiters; maxGap is as long as a busy store makes it.
 	minGap = 20 * time.Millisecond
 	maxGap = 64 * minGap
 
@@ -22,7 +22,7 @@ const (
 	burst = 10
 )
 
-// pacer bounds how many reads a client makes in a second. Waiters read; who holds writes, and is never kept waiting.
+// pacer bounds how many reads a client's waiters make in a second. Who holds is never kept waiting.
 type pacer struct {
 	mu   sync.Mutex
 	next time.Time // of the next read, if reads never came in bursts

@@ -27,7 +27,10 @@ type store struct {
 	hashes bool // the ETag of an object is a hash of its content
 }
 
-var _ record.Store = (*store)(nil)
+var (
+	_ record.Store = (*store)(nil)
+	_ record.Pacer = (*store)(nil)
+)
 
 // object is the content of an object: a record as JSON.
 type object struct {
@@ -46,11 +49,11 @@ const format = 1
 // rereads is how often an object is read again whose ETag is not that of its content.
 const rereads = 5
 
-// Read gets the object of name, when it is the turn of a request that may wait.
+// Turn bounds how often waiters read.
+func (s *store) Turn(ctx context.Context) error { return s.pace.turn(ctx) }
+
+// Read gets the object of name.
 func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
-	if err := s.pace.turn(ctx); err != nil {
-		return record.Record{}, err
-	}
 	r, of, err := s.get(ctx, s.prefix+keyOf(name))
 	if err == nil && r.Version != "" && of != name {
 		err = fmt.Errorf("%w: the object of this lock is that of %s: two keys are one at this store", driver.ErrInvalid, driver.Quote(of))
@@ -158,10 +161,14 @@ func (s *store) List(ctx context.Context, prefix string, yield func(name string,
 				return nil
 			}
 		}
-		if !page.IsTruncated {
+		switch next := page.NextContinuationToken; {
+		case !page.IsTruncated:
 			return nil
+		case next == "" || next == query.Get("continuation-token"):
+			return fmt.Errorf("the listing of %s is cut, and does not say where it goes on", s.base.Redacted())
+		default:
+			query.Set("continuation-token", next)
 		}
-		query.Set("continuation-token", page.NextContinuationToken)
 	}
 }
 

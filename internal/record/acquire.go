@@ -18,11 +18,12 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := r.Validate(b.caps); err != nil {
 		return driver.Grant{}, err
 	}
-	s, err := b.latest(ctx, r.Name, func(s sighting) bool {
-		return s.Version != "" && (s.Holder == r.Owner || s.free(b.now())) // an absent one's Counter is of its moment
-	})
-	if err != nil {
-		return driver.Grant{}, wrap("acquire", r.Name, driver.Unsent(err)) // a read takes nothing
+	s, _ := b.memory.recall(r.Name)
+	if s.Version == "" || s.Holder != r.Owner && !s.free(b.now()) { // an absent one's Counter is of its moment
+		var err error
+		if s, err = b.look(ctx, r.Name); err != nil {
+			return driver.Grant{}, wrap("acquire", r.Name, driver.Unsent(err)) // a read takes nothing
+		}
 	}
 	for range rounds {
 		now := b.now()
@@ -49,6 +50,10 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return driver.Grant{}, s.refusal(b.now()) // others were faster each time
 }
 
+// span bounds the fences of a grant: no store grants so often that a counter which began with its clock in microseconds
+// runs ahead of that.
+const span = 1024
+
 // granted returns the record that makes r.Owner the holder. The hold of an Owner that holds is not shortened.
 func (b *Backend) granted(s sighting, r driver.Request, now time.Time) (Record, error) {
 	next := s.Record
@@ -61,7 +66,7 @@ func (b *Backend) granted(s sighting, r driver.Request, now time.Time) (Record, 
 		next.Counter++
 		return next, nil
 	}
-	fences := max(r.Fences, 1)
+	fences := min(max(r.Fences, 1), span)
 	if s.Counter >= math.MaxInt64-fences {
 		return next, fmt.Errorf("%w: %s has used up its fences", driver.ErrInvalid, driver.Quote(r.Name))
 	}

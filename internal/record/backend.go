@@ -64,10 +64,20 @@ func (b *Backend) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// latest returns the record of name: from memory if that is good enough, else from the store.
-func (b *Backend) latest(ctx context.Context, name string, good func(sighting) bool) (sighting, error) {
-	if s, ok := b.memory.recall(name); ok && good(s) {
+// own returns the record of h's lock: from memory if that says that h.Owner holds, else from the store.
+func (b *Backend) own(ctx context.Context, h *driver.Hold) (sighting, error) {
+	if s, ok := b.memory.recall(h.Name); ok && s.Holder == h.Owner {
 		return s, nil
+	}
+	return b.read(ctx, h.Name)
+}
+
+// look reads the record of name for one who does not hold.
+func (b *Backend) look(ctx context.Context, name string) (sighting, error) {
+	if p, ok := b.store.(Pacer); ok {
+		if err := p.Turn(ctx); err != nil {
+			return sighting{}, err
+		}
 	}
 	return b.read(ctx, name)
 }

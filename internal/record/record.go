@@ -35,6 +35,12 @@ type Watcher interface {
 	Watch(ctx context.Context, name string) (driver.Watch, error)
 }
 
+// Pacer is a Store that bounds how often its waiters read.
+type Pacer interface {
+	// Turn waits until one of those who do not hold may read.
+	Turn(ctx context.Context) error
+}
+
 // ErrConflict says that the record is not of the version that a Write named.
 var ErrConflict = errors.New("the record has another version")
 

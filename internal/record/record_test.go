@@ -195,6 +195,10 @@ func TestFencesEnd(t *testing.T) {
 	if g := must.Get(b.Acquire(t.Context(), r))(t); g.Last() >= 1<<63 {
 		t.Errorf("fence %d", g.Last())
 	}
+	r.Fences = 1 << 40
+	if g := must.Get(connect(&plain{}).Acquire(t.Context(), r))(t); g.Fences > 1<<12 {
+		t.Errorf("%d fences for one grant, so that a counter that is lost begins behind them", g.Fences)
+	}
 	r.Fences = 5
 	expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrInvalid, "an attempt when the fences are used up")
 	for _, floor := range []uint64{math.MaxInt64, math.MaxUint64} {

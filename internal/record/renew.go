@@ -37,7 +37,7 @@ func (b *Backend) renew(ctx context.Context, h *driver.Hold) error {
 	if err := b.renewable(ctx, h); err != nil {
 		return err
 	}
-	s, err := b.latest(ctx, h.Name, func(s sighting) bool { return s.Holder == h.Owner })
+	s, err := b.own(ctx, h)
 	for range rounds {
 		switch {
 		case err != nil:
@@ -88,7 +88,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	if err := b.usable(ctx); err != nil {
 		return err
 	}
-	s, err := b.latest(ctx, h.Name, func(s sighting) bool { return s.Holder == h.Owner })
+	s, err := b.own(ctx, &h)
 	for range rounds {
 		if err != nil {
 			return err
