@@ -49,7 +49,11 @@ func (c *client) call(ctx context.Context, verb, path string, body, into any) er
 		return err
 	}
 	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+	text, err := io.ReadAll(resp.Body) // all, or the connection serves no other request
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
 		return fmt.Errorf("%s answers what is no JSON of its API: %w", c.server.Host, err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,6 +107,7 @@ func TestBusy(t *testing.T) {
 	f := newFake(t)
 	b := open(t, f.url())
 	for _, after := range []string{"1", "3600", ""} {
+		before := time.Now()
 		f.setFault(func(w http.ResponseWriter, r *http.Request) bool {
 			if after != "" {
 				w.Header().Set("Retry-After", after)
@@ -113,13 +115,17 @@ func TestBusy(t *testing.T) {
 			return answers(http.MethodGet, 429, "slowly")(w, r)
 		})
 		expect.Be(t, expect.Err(b.Acquire(t.Context(), request("a"+after))), driver.ErrUnsent)
+		until := *b.store().busy.Load()
+		if until.Before(before.Add(longestPause)) || time.Until(until) > longestPause {
+			t.Errorf("Retry-After: %s is a pause of %v", after, until.Sub(before))
+		}
 		f.setFault(nil)
+		long := time.Now().Add(time.Hour)
+		b.store().busy.Store(&long)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		expect.Be(t, expect.Err(b.Acquire(ctx, request("a"+after))), context.DeadlineExceeded)
 		cancel()
-		if until := time.Until(*b.store().busy.Load()); until > longestPause {
-			t.Errorf("Retry-After: %s is a pause of %v", after, until)
-		}
+		b.store().busy.Store(&until)
 		locktest.Acquire(t, b, request("a"+after))
 	}
 }
@@ -185,6 +191,52 @@ func TestWatch(t *testing.T) {
 	}
 	locktest.Acquire(t, b, r)
 	locktest.Signalled(t, w, "a change after all that")
+}
+
+// life counts the contexts that end with it.
+type life struct {
+	context.Context
+	done  chan struct{}
+	count atomic.Int32
+}
+
+func (l *life) Done() <-chan struct{} { return l.done }
+
+func (l *life) AfterFunc(func()) (stop func() bool) {
+	l.count.Add(1)
+	return func() bool { return l.count.Add(-1) >= 0 }
+}
+
+// A watch whose stream ends again and again keeps nothing of each.
+func TestStreamsAreForgotten(t *testing.T) {
+	t.Parallel()
+	l := &life{Context: context.Background(), done: make(chan struct{})}
+	b := open(t, newFake(t).url())
+	for range 3 {
+		expect.OK(t, must.Get(b.store().stream(t.Context(), l, "a"))(t).Close())
+	}
+	expect.Equal(t, l.count.Load(), 0, "contexts that are kept")
+}
+
+// Requests share a connection, however long the answers are.
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	var connections sync.Map
+	f.setFault(func(_ http.ResponseWriter, r *http.Request) bool {
+		connections.Store(r.RemoteAddr, true)
+		return false
+	})
+	b := open(t, f.url())
+	for size := range 600 {
+		r := request("a")
+		r.Meta = map[string]string{"note": strings.Repeat("x", size)}
+		locktest.Acquire(t, b, r)
+		locktest.Release(t, b, r)
+	}
+	n := 0
+	connections.Range(func(any, any) bool { n++; return true })
+	expect.Equal(t, n, 1, "connections")
 }
 
 // While a right to watch is missing, waiters poll.

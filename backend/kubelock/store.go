@@ -110,9 +110,11 @@ func (s *store) Watch(ctx context.Context, name string) (driver.Watch, error) {
 	}
 	s.tasks.Go(func() {
 		for try := 0; life.Err() == nil; try++ {
-			if err == nil {
+			if began := time.Now(); err == nil {
 				forward(stream, ready)
-				try = 0
+				if time.Since(began) > armTime { // one that ends soon may end as soon again
+					try = 0
+				}
 			}
 			wait.Sleep(life, wait.Backoff(try, 10*time.Millisecond, armTime/2))
 			arming, cancel := context.WithTimeout(life, armTime)
@@ -126,16 +128,25 @@ func (s *store) Watch(ctx context.Context, name string) (driver.Watch, error) {
 
 // stream opens a stream of the changes, which begins with the Lease as it is. It ends with life; ctx bounds the opening only.
 func (s *store) stream(ctx, life context.Context, name string) (io.ReadCloser, error) {
-	opening, hangUp := context.WithCancel(life)
+	of, hangUp := context.WithCancel(life)
 	defer context.AfterFunc(ctx, hangUp)()
 	query := url.Values{"watch": {"1"}, "fieldSelector": {"metadata.name=" + leaseName(s.prefix+name)}}
-	answer, err := s.send(opening, "watch", s.leases("")+"?"+query.Encode(), nil)
+	answer, err := s.send(of, "watch", s.leases("")+"?"+query.Encode(), nil)
 	if err != nil {
 		hangUp()
 		return nil, err
 	}
-	context.AfterFunc(life, hangUp)
-	return answer.Body, nil
+	return stream{answer.Body, hangUp}, nil
+}
+
+type stream struct {
+	io.ReadCloser
+	hangUp context.CancelFunc
+}
+
+func (s stream) Close() error {
+	s.hangUp() // so that life forgets it
+	return s.ReadCloser.Close()
 }
 
 // forward signals until the stream ends.
