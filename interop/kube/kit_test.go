@@ -64,16 +64,16 @@ func (w where) clientGo(ctx context.Context, lead func(term context.Context)) er
 		return err
 	}
 	identity := fmt.Sprintf("client-go_%d", time.Now().UnixNano())
-	var term sync.WaitGroup
+	var term sync.Mutex
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		},
 		LeaseDuration: ttl, RenewDeadline: ttl * 2 / 3, RetryPeriod: ttl / 10, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				term.Add(1)
-				defer term.Done()
+			OnStartedLeading: func(ctx context.Context) { // in a goroutine
+				term.Lock()
+				defer term.Unlock()
 				lead(ctx)
 			},
 			OnStoppedLeading: func() {},
@@ -82,8 +82,13 @@ func (w where) clientGo(ctx context.Context, lead func(term context.Context)) er
 	if err != nil {
 		return err
 	}
-	e.Run(ctx)
-	term.Wait()
+	for ctx.Err() == nil { // on a busy machine a term may be lost
+		e.Run(ctx)
+		func() { // waits for lead
+			term.Lock()
+			defer term.Unlock()
+		}()
+	}
 	return nil
 }
 
