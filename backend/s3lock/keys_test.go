@@ -37,7 +37,7 @@ func TestKeysOfAllNames(t *testing.T) {
 	pieces := []string{"a", "Z", "0", "-", "_", ".", "..", "!", "!h", "!2F", "/", "%", " ", "\n", "é", "🔒", strings.Repeat("x", 199), strings.Repeat("/", 67)}
 	seen := map[string]string{}
 	random := rand.New(rand.NewPCG(1, 1))
-	for range 20_000 {
+	for range 4_000 {
 		var name string
 		for range 1 + random.IntN(8) {
 			name += pieces[random.IntN(len(pieces))]
