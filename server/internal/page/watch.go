@@ -30,8 +30,9 @@ type content struct {
 	ids    []string // of the groups
 
 	mu    sync.Mutex
-	whole []byte   // all of it, for who had nothing before
-	next  *content // the first that followed, and what has changed until then
+	whole []byte    // all of it, for who had nothing before
+	made  time.Time // whole
+	next  *content  // the first that followed, and what has changed until then
 	text  []byte
 }
 
@@ -105,12 +106,13 @@ func contentOf(groups []group) *content {
 	return c
 }
 
-// all returns all of it as a change. Many pages that are opened at once share the text.
+// all returns all of it as a change. Pages that are opened at about the same time share the text: it says what time it is, and
+// the next round may be long after this one.
 func (c *content) all() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.whole == nil {
-		c.whole = (&content{}).changes(c)
+	if now := time.Now(); now.Sub(c.made) > time.Second/2 {
+		c.whole, c.made = (&content{}).changes(c), now
 	}
 	return c.whole
 }

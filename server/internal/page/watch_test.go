@@ -115,3 +115,20 @@ func TestChangesAreOfOneViewer(t *testing.T) {
 		}
 	})
 }
+
+// A page that is opened long after a round gets a text of its own, with the time by which its clocks are set.
+func TestFirstTextHasTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := contentOf([]group{{"rows", []piece{{ID: "x"}}}})
+		first := c.all()
+		if again := c.all(); &again[0] != &first[0] {
+			t.Error("the text is not shared")
+		}
+		time.Sleep(10 * time.Second)
+		var e change
+		if err := json.Unmarshal(c.all(), &e); err != nil || e.Now != time.Now().UnixMilli() {
+			t.Errorf("the text is of %d, at %d: %v", e.Now, time.Now().UnixMilli(), err)
+		}
+	})
+}
