@@ -40,11 +40,17 @@ func (o *releasedOwners) check(owner string) error {
 
 // forget forgets those before the last ones, if the last ones are many, or old. The caller has locked mu.
 func (o *releasedOwners) forget() {
-	if now := time.Now(); o.last == nil || len(o.last) >= maxReleased || now.Sub(o.began) > releasedLife {
-		clear(o.before)
-		o.last, o.before, o.began = o.before, o.last, now
-		if o.last == nil {
-			o.last = map[string]struct{}{}
-		}
+	now := time.Now()
+	age := now.Sub(o.began)
+	if o.last != nil && len(o.last) < maxReleased && age <= releasedLife {
+		return
+	}
+	if age > 2*releasedLife { // nothing has been released or acquired since
+		clear(o.last)
+	}
+	clear(o.before)
+	o.last, o.before, o.began = o.before, o.last, now
+	if o.last == nil {
+		o.last = map[string]struct{}{}
 	}
 }

@@ -66,5 +66,8 @@ func TestReleasedOwnersAreForgotten(t *testing.T) {
 		expect.Be(t, o.check("one more"), errReleased, "after the time for which it must be known")
 		time.Sleep(2 * releasedLife)
 		expect.OK(t, o.check("one more"), "much later")
+		o.add("the last of the day")
+		time.Sleep(24 * time.Hour)
+		expect.OK(t, o.check("the last of the day"), "on the next day")
 	})
 }
