@@ -28,14 +28,18 @@ const (
 	// farewellTime is how long a client may go on to send calls, once it knows that the server drains.
 	farewellTime = time.Second
 
-	callsBuffer = 16 << 10 // bytes of lines that are read at once, unless one is longer
+	callsBuffer = 16 << 10  // bytes of lines that are read at once, unless one is longer
+	mostUnread  = 256 << 10 // bytes of answers that wait for the client; no more calls are read meanwhile
 )
 
 // calls turns the connection into one of calls.
 func (ex *exchange) calls() error {
-	if !strings.EqualFold(ex.r.Header.Get("Upgrade"), httpwire.CallsProtocol) {
+	if !asksFor(ex.r.Header, httpwire.CallsProtocol) {
 		ex.w.Header().Set("Upgrade", httpwire.CallsProtocol)
 		return problem(http.StatusUpgradeRequired, httpwire.Unsupported, "want the headers Connection: Upgrade, and Upgrade: %s", httpwire.CallsProtocol)
+	}
+	if err := ex.noBody(); err != nil { // it would be taken for calls
+		return err
 	}
 	drained, end, err := ex.stream()
 	if err != nil {
@@ -55,7 +59,8 @@ func (ex *exchange) calls() error {
 	_ = conn.SetDeadline(time.Time{})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ex.r.Context()))
 	defer cancel()
-	c := &callStream{ex: ex, conn: conn, drained: drained, ctx: ctx, underWay: map[uint64]context.CancelFunc{}}
+	c := &callStream{ex: ex, conn: conn, ctx: ctx, underWay: map[uint64]context.CancelFunc{}}
+	c.room = sync.NewCond(&c.mu)
 	stop := context.AfterFunc(drained, c.farewell)
 	defer stop()
 	if c.read(rest) {
@@ -65,20 +70,32 @@ func (ex *exchange) calls() error {
 	return nil
 }
 
+// asksFor reports whether a request wants a protocol. Connection shows that Upgrade is of this connection, and not one that a
+// proxy, which has not asked for anything, has passed on. No page in a browser can send them.
+func asksFor(h http.Header, protocol string) bool {
+	for _, token := range strings.Split(strings.Join(h["Connection"], ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(token), "Upgrade") {
+			return strings.EqualFold(h.Get("Upgrade"), protocol)
+		}
+	}
+	return false
+}
+
 // callStream is a connection of calls.
 type callStream struct {
-	ex      *exchange // the request that began it
-	conn    net.Conn
-	drained context.Context
-	ctx     context.Context // of the calls
-	tasks   wait.Group      // the calls under way
-	meta    httpwire.MetaReader
+	ex    *exchange // the request that began it
+	conn  net.Conn
+	ctx   context.Context // of the calls
+	tasks wait.Group      // the calls under way
+	meta  httpwire.MetaReader
 
 	mu       sync.Mutex
 	underWay map[uint64]context.CancelFunc // calls, by index
 	out      []byte                        // the answers that wait
+	room     *sync.Cond                    // out has become short
 	spare    []byte
 	writing  bool // a call writes the answers, also those that come meanwhile
+	ending   bool // the client knows that the server drains
 }
 
 // read reads the calls until there are no more, and reports whether the client has gone.
@@ -102,19 +119,21 @@ type quietReader struct {
 }
 
 func (r *quietReader) Read(p []byte) (int, error) {
-	_ = r.c.conn.SetReadDeadline(time.Now().Add(quietTime))
-	if r.c.drained.Err() != nil {
-		r.c.endSoon()
+	r.c.mu.Lock()
+	if !r.c.ending {
+		_ = r.c.conn.SetReadDeadline(time.Now().Add(quietTime))
 	}
+	r.c.mu.Unlock()
 	return r.from.Read(p)
 }
 
-func (c *callStream) endSoon() { _ = c.conn.SetReadDeadline(time.Now().Add(farewellTime)) }
-
 // farewell tells the client to send its calls elsewhere.
 func (c *callStream) farewell() {
+	c.mu.Lock()
+	c.ending = true
+	_ = c.conn.SetReadDeadline(time.Now().Add(farewellTime))
+	c.mu.Unlock()
 	p := problemOf(errDraining)
-	c.endSoon()
 	c.answer(httpwire.Called{Outcome: p.Kind, Problem: &p})
 }
 
@@ -133,6 +152,9 @@ func (c *callStream) begin(line []byte) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for len(c.out) > mostUnread { // the client does not read, and loses its connection after writeTime
+		c.room.Wait()
+	}
 	cancel, known := c.underWay[m.Index]
 	switch {
 	case m.Index == 0 || known && !m.Leave:
@@ -184,6 +206,7 @@ func (c *callStream) answer(a httpwire.Called) {
 		c.mu.Lock()
 		text := c.out
 		c.out = c.spare[:0]
+		c.room.Signal()
 		c.mu.Unlock()
 		_ = c.conn.SetWriteDeadline(time.Now().Add(writeTime))
 		if _, err := c.conn.Write(text); err != nil {

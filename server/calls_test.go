@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
@@ -192,27 +193,100 @@ func TestStreamedCallsWithAPanic(t *testing.T) {
 	expect.Equal(t, strings.Contains(log.String(), "a bug in distlock"), true, "logged")
 }
 
-// A server that drains says so, ends the calls that wait, and answers those that come meanwhile.
+// A server that drains says so, ends the calls that wait, and answers those that come meanwhile, but not for long.
 func TestStreamedCallsWhileTheServerDrains(t *testing.T) {
 	t.Parallel()
-	r := start(t, memlock.New(), Options{})
-	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	synctest.Test(t, func(t *testing.T) {
+		w := startWired(t, Options{})
+		s := upgraded(t, w.dial())
+		s.say(1, acquireOf(hold("x", ownerA)))
+		expect.Equal(t, s.hears().Outcome, httpwire.OK)
+		s.say(2, acquireOf(waiting("x", ownerB, 60_000)))
+		synctest.Wait()
+		drained := make(chan error, 1)
+		go func() { drained <- w.s.Drain(t.Context()) }()
+		for range 2 {
+			c := s.hears()
+			expect.Equal(t, c.Index == 0 || c.Index == 2, true, c.Index)
+			expect.Equal(t, fmt.Sprint(c.Outcome, c.Problem.Status), "unsent503")
+		}
+		s.say(3, acquireOf(hold("z", ownerB)))
+		expect.Equal(t, s.hears().Outcome, httpwire.Unsent)
+		s.say(4, releaseOf(hold("x", ownerA)))
+		expect.Equal(t, s.hears().Outcome, httpwire.OK, "holds are released still")
+		more := 0
+		for ; more < 10; more++ {
+			time.Sleep(farewellTime / 2)
+			if _, err := fmt.Fprintf(s, `{"index":5,%s}`+"\n", releaseOf(hold("x", ownerA))); err != nil || !s.lines.Scan() {
+				break
+			}
+		}
+		expect.Equal(t, more <= 2, true, more)
+		expect.OK(t, <-drained)
+	})
+}
+
+// A client that does not read its answers is not served any more, and loses its connection.
+func TestStreamedCallsOfOneThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := startWired(t, Options{})
+		s := upgraded(t, w.dial())
+		var err error
+		sent := 0
+		for ; err == nil && sent < 20_000; sent++ {
+			_, err = fmt.Fprintf(s, `{"index":%d}`+"\n", sent+1)
+		}
+		expect.Equal(t, err != nil, true, "the server has taken calls: ", sent)
+		w.s.streams.Wait()
+	})
+}
+
+// A connection becomes one of calls only if its client has asked for that, and sends nothing else.
+func TestUpgradesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	const protocol = "Upgrade: " + httpwire.CallsProtocol + "\r\n"
+	synctest.Test(t, func(t *testing.T) {
+		w := startWired(t, Options{})
+		for more, want := range map[string]int{
+			protocol + "\r\n": 426,
+			"Connection: keep-alive\r\n" + protocol + "\r\n":                                                                     426,
+			"Connection: keep-alive, Upgrade\r\n\r\n":                                                                            426,
+			"Connection: x\r\nConnection: y, upgrade\r\n" + protocol + "\r\n":                                                    101,
+			"Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: https://another.example\r\nSec-Fetch-Site: cross-site\r\n\r\n": 426,
+			"Connection: Upgrade\r\n" + protocol + "Content-Length: 5\r\n\r\nhello":                                              400,
+			"Connection: Upgrade\r\n" + protocol + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n":                   400,
+		} {
+			expect.Equal(t, asked(w.dial(), "GET /v1/calls", more), want, more)
+		}
+	})
+}
+
+// An attempt that comes after the release of its Owner takes nothing, and the release of an attempt that its caller has left
+// waits for that.
+func TestStreamedReleases(t *testing.T) {
+	t.Parallel()
+	r := startGated(t)
 	s := r.upgrade()
-	s.say(1, acquireOf(waiting("x", ownerB, 60_000)))
-	r.await("x", 1)
-	drained := make(chan error)
-	go func() { drained <- r.s.Drain(t.Context()) }()
-	for range 2 {
-		c := s.hears()
-		expect.Equal(t, c.Index <= 1, true, c.Index)
-		expect.Equal(t, fmt.Sprint(c.Outcome, c.Problem.Status), "unsent503")
-	}
-	s.say(2, acquireOf(hold("z", ownerB)))
-	expect.Equal(t, s.hears().Outcome, httpwire.Unsent)
-	s.say(3, releaseOf(hold("x", ownerA)))
-	expect.Equal(t, s.hears().Outcome, httpwire.OK, "holds are released still")
-	s.ends()
-	expect.OK(t, <-drained)
+	s.say(1, acquireOf(hold("x", ownerA)))
+	attempt := <-r.b.began
+	s.say(1, `"leave":true`)
+	s.say(2, releaseOf(hold("x", ownerA)))
+	s.say(3, releaseOf(hold("x", ownerB)))
+	other := <-r.b.began
+	expect.Equal(t, other.owner, ownerB, "the release of another")
+	close(other.goOn)
+	c := s.hears()
+	expect.Equal(t, fmt.Sprint(c.Index, c.Outcome), "3lost")
+	close(attempt.goOn)
+	expect.Equal(t, s.hears().Index, 1)
+	close((<-r.b.began).goOn)
+	c = s.hears()
+	expect.Equal(t, fmt.Sprint(c.Index, c.Outcome), "2ok")
+	s.say(4, acquireOf(hold("x", ownerA)))
+	c = s.hears()
+	expect.Equal(t, fmt.Sprint(c.Outcome, c.Problem.Spent), "unsenttrue")
+	r.wants(200, `"holders":[]`, "GET", "/v1/locks/x", "")
 }
 
 // A line that is wrong ends the connection.
@@ -222,7 +296,8 @@ func TestStreamedCallsThatAreMalformed(t *testing.T) {
 	good := acquireOf(hold("x", ownerA))
 	for line, want := range map[string]string{
 		`{"index":1,"renew":{}}`: "described", `{"index":1,` + good + `}{}`: "after the JSON", `{"index":1,` + good + `,"index":2}`: "twice",
-		"{\"index\":1,\"acquire\":{\"name\":\"\xff\"}}": "not UTF-8", `{` + good + `}`: "index is 0", `{"index":1,"Acquire":{}}`: "unknown field", "": "empty",
+		`{"index":1,"acquire":{"owner":"` + ownerA + `","ttl_ms":"` + ownerA + `"}}`: "ttl_ms can't be a string",
+		"{\"index\":1,\"acquire\":{\"name\":\"\xff\"}}":                              "not UTF-8", `{` + good + `}`: "index is 0", `{"index":1,"Acquire":{}}`: "unknown field", "": "empty",
 		`{"index":1,"acquire":{"name":"` + strings.Repeat("n", httpwire.MaxBody) + `"}}`: "",
 	} {
 		s := r.upgrade()
@@ -231,6 +306,7 @@ func TestStreamedCallsThatAreMalformed(t *testing.T) {
 			c := s.hears()
 			expect.Equal(t, fmt.Sprint(c.Index, c.Outcome), "0invalid", line)
 			expect.Equal(t, strings.Contains(c.Problem.Detail, want), true, line, c.Problem.Detail)
+			expect.Equal(t, strings.Contains(c.Problem.Detail, ownerA), false, "an owner is shown")
 		}
 		s.ends()
 	}
