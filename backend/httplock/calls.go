@@ -30,6 +30,9 @@ const (
 	// againTime is when a server that refused a connection of calls is asked for one again.
 	againTime = 10 * time.Second
 
+	// vainTime is that after a connection over which no answer came: a proxy on the way may keep lines back.
+	vainTime = 5 * time.Minute
+
 	answersBuffer = 16 << 10 // bytes of answers that are read at once, unless one is longer
 )
 
@@ -114,12 +117,16 @@ func (m *caller) current() *callStream {
 
 // drop lets a connection get no more calls. The caller has locked mu.
 func (m *caller) drop(s *callStream) {
-	worked := s.retire()
-	if m.stream == s {
-		m.stream = nil
-		if worked {
-			m.again = time.Time{}
-		}
+	calls, answers := s.retire()
+	if m.stream != s {
+		return
+	}
+	m.stream = nil
+	switch {
+	case answers > 0:
+		m.again = time.Time{}
+	case calls > 0:
+		m.again = time.Now().Add(vainTime)
 	}
 }
 
@@ -229,6 +236,7 @@ func (s *callStream) leave(ctx context.Context, c *streamedCall) called {
 		return <-c.done
 	}
 	delete(s.underWay, c.index)
+	s.closeUnused()
 	silent := false
 	if c.sent {
 		s.left = append(s.left, c.index)
@@ -248,15 +256,21 @@ func (s *callStream) leave(ctx context.Context, c *streamedCall) called {
 	return called{err: noAnswer(ctx, ctx.Err())}
 }
 
-// retire closes the connection once no call is under way. It reports whether there ever was an answer.
-func (s *callStream) retire() (worked bool) {
+// retire lets the connection get no more calls, and closes it once none is under way. It returns how many calls and answers
+// there were.
+func (s *callStream) retire() (calls, answers uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.retired = true
-	if len(s.underWay) == 0 {
+	s.closeUnused()
+	return s.index, s.lines
+}
+
+// closeUnused closes a connection that gets no more calls, and has none under way. The caller has locked mu.
+func (s *callStream) closeUnused() {
+	if s.retired && len(s.underWay) == 0 {
 		go s.conn.Close() // TLS says farewell, for which it may have to wait
 	}
-	return s.lines > 0
 }
 
 // write sends the calls, those together that come together.
@@ -321,11 +335,12 @@ func (s *callStream) end(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.retired = true
+	if len(s.underWay) > 0 { // as after a request without an answer
+		s.from.verified.Store(false)
+		s.caller.client.leave(s.caller.life, s.from)
+	}
 	for _, c := range s.underWay {
 		c.done <- called{err: err, alone: !c.sent}
-	}
-	if len(s.underWay) > 0 {
-		s.caller.client.leave(s.caller.life, s.from)
 	}
 	clear(s.underWay)
 }
@@ -349,18 +364,19 @@ func (s *callStream) line(text []byte) error {
 		return errMalformed
 	}
 	delete(s.underWay, line.Index)
-	over := s.retired && len(s.underWay) == 0
+	s.closeUnused()
 	s.mu.Unlock()
+	if c == nil { // its caller has gone, or it is about the connection
+		if line.Index == 0 {
+			s.caller.abandon(s)
+		}
+		return nil
+	}
 	a, drop := s.answer(line)
-	if drop || line.Index == 0 {
+	if drop {
 		s.caller.abandon(s)
 	}
-	if c != nil {
-		c.done <- a
-	}
-	if over {
-		s.conn.Close()
-	}
+	c.done <- a
 	return nil
 }
 

@@ -7,12 +7,14 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // streaming opens a backend of servers with a connection of calls to the first one.
@@ -152,7 +154,7 @@ func TestServersThatDoNotStream(t *testing.T) {
 		for range 3 {
 			expect.OK(t, b.Release(t.Context(), requestFor("x").Hold), what)
 		}
-		eventually(t, what, func() bool { return f.called("/v1/calls") >= want })
+		eventually(t, what, func() bool { b.caller.current(); return f.called("/v1/calls") >= want })
 		for name, err := range acquireAll(t.Context(), b, "a", "b", "c") {
 			expect.OK(t, err, what, name)
 		}
@@ -198,6 +200,22 @@ func TestMalformedStreams(t *testing.T) {
 	}
 }
 
+// A server that has left a call without an answer is asked again what it can do: it may have been replaced.
+func TestServerThatComesBackWithLess(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.streams(func(httpwire.Call, func(string)) {
+		f.set(func() { f.caps.Fence = false })
+		hangUp(nil, nil)
+	})
+	b := streaming(t, f)
+	_, err := b.Acquire(t.Context(), requestFor("x"))
+	noFact(t, "the call without an answer", err)
+	_, err = b.Acquire(t.Context(), requestFor("x"))
+	expect.Be(t, err, driver.ErrUnsent)
+	expect.Equal(t, f.called("/v1/acquire"), 0, "it grants without a fence")
+}
+
 // A call without an answer holds up no other. A caller that goes says so, and does not know the outcome.
 func TestSilentCallHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
@@ -230,6 +248,78 @@ func TestSilentCallHoldsUpNoOther(t *testing.T) {
 	expect.Equal(t, f.called("/v1/calls"), 1, "connections")
 }
 
+// A connection whose token is refused gets no more calls. The next one has the next token.
+func TestStreamWithTheNextToken(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.joins = httpwire.MaxCalls
+	const denied = `"distlock":"denied","status":401,"detail":"the server doesn't know this token"`
+	var valid atomic.Pointer[string]
+	set := func(token string) { valid.Store(&token) }
+	knows := func(r *http.Request) bool { return r.Header.Get("Authorization") == "Bearer "+*valid.Load() }
+	f.answer("/v1/calls", func(w http.ResponseWriter, r *http.Request) {
+		f.upgrade(w, func(c httpwire.Call, say func(string)) {
+			if knows(r) {
+				say(success(c))
+				return
+			}
+			say(fmt.Sprintf(`{"index":%d,"outcome":"denied","problem":{%s}}`, c.Index, denied))
+		})
+	})
+	f.answer("/v1/release", func(w http.ResponseWriter, r *http.Request) {
+		f.mark(w)
+		if knows(r) {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		w.Header().Set("Content-Type", httpwire.ProblemType)
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprintf(w, "{%s}", denied)
+	})
+	set("one")
+	b, err := OpenWith(t.Context(), f.URL+"/?timeout=1m", &OpenOptions{Credentials: func(context.Context) (string, string, error) { return "", *valid.Load(), nil }})
+	must.OK(t, err)
+	defer b.Close()
+	for n, token := range []string{"one", "two"} {
+		b.open(t)
+		set(token)
+		expect.OK(t, b.Release(t.Context(), requestFor("x").Hold), token)
+		expect.Equal(t, f.called("/v1/release"), 2*n, "requests: the first is refused, too")
+	}
+	b.open(t)
+	expect.OK(t, b.Release(t.Context(), requestFor("x").Hold))
+	expect.Equal(t, fmt.Sprint(f.called("/v1/calls"), f.called("/v1/release")), "2 2")
+}
+
+// The answer to a call whose caller has gone says nothing about the server.
+func TestAnswerWithoutACaller(t *testing.T) {
+	t.Parallel()
+	f, next := newFake(t), newFake(t)
+	left := make(chan struct{}, 1)
+	f.streams(func(c httpwire.Call, say func(string)) {
+		switch {
+		case c.Leave:
+			say(refused(c, httpwire.Unknown))
+			left <- struct{}{}
+		case c.Acquire.Name != "left":
+			say(success(c))
+		}
+	})
+	b := streaming(t, f, next)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { _, err := b.Acquire(ctx, requestFor("left")); done <- err }()
+	eventually(t, "a call is under way", func() bool { return b.sent() == 1 })
+	cancel()
+	noFact(t, "the call that was left", <-done)
+	<-left
+	for range 2 {
+		_, err := b.Acquire(t.Context(), requestFor("behind"))
+		expect.OK(t, err)
+	}
+	expect.Equal(t, fmt.Sprint(f.called("/v1/calls"), next.called("/v1/calls"), next.called("/v1/acquire")), "1 0 0")
+}
+
 // A caller that goes before its call was sent has sent nothing.
 func TestCallerGoesBeforeItsCallIsSent(t *testing.T) {
 	t.Parallel()
@@ -260,6 +350,9 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 	expect.Be(t, err, context.DeadlineExceeded)
 	if !errors.Is(err, driver.ErrUnsent) { // the machine was busy
 		eventually(t, "it is given up", func() bool { return b.stream() != first })
+		b.caller.mu.Lock()
+		defer b.caller.mu.Unlock()
+		expect.Equal(t, time.Until(b.caller.again) > againTime, true, "another one is opened soon, which may be as silent")
 	}
 }
 
@@ -283,6 +376,25 @@ func TestDrainingServerGetsNoMoreCalls(t *testing.T) {
 	expect.Equal(t, next.called("/v1/acquire"), 1)
 	close(answer)
 	expect.OK(t, <-done)
+	eventually(t, "the connection ends", func() (over bool) { f.set(func() { over = f.open == 0 }); return over })
+}
+
+// A connection that gets no more calls ends with the last one, also if its caller goes.
+func TestLastCallerLeavesADrainingServer(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.streams(func(c httpwire.Call, say func(string)) {
+		if !c.Leave { // no answer to that, as of a server that is dead
+			say(`{"index":0,"outcome":"unsent","problem":{"distlock":"unsent","detail":"the server shuts down"}}`)
+		}
+	})
+	b := streaming(t, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- b.Release(ctx, requestFor("x").Hold) }()
+	eventually(t, "the server has said it", func() bool { return b.stream() == nil })
+	cancel()
+	noFact(t, "a call without an answer", <-done)
 	eventually(t, "the connection ends", func() (over bool) { f.set(func() { over = f.open == 0 }); return over })
 }
 

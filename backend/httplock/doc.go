@@ -31,15 +31,16 @@
 // Otherwise its outcome is unknown, and the caller decides.
 //
 // Only an answer with the name of the backend that Open has seen, and with the request's own header
-// Distlock-Request, states a fact. A proxy's own 404 or 410, or the answer to another request, means that the
-// outcome is unknown. If a server has another backend than the one that was opened, nothing
-// is sent to it until it has the old one again: two backends do not know each other's locks.
+// Distlock-Request, states a fact, or a line of a connection that began with such an answer. A proxy's own 404 or
+// 410, or the answer to another request, means that the outcome is unknown. If a server has another backend than
+// the one that was opened, nothing is sent to it until it has the old one again: two backends do not know each
+// other's locks.
 //
 // # Trust
 //
 // A lock is trusted for its TTL from before the request that the server answered. Nothing that is pushed
-// extends that, and nothing is remembered: each Acquire and each Renew is a request. No lock depends on a
-// connection, so servers may be restarted and exchanged while locks are held.
+// extends that, and nothing is remembered: each Acquire and each Renew is a call of the server. No lock depends on
+// a connection, so servers may be restarted and exchanged while locks are held.
 //
 // # Tokens and rights that change
 //

@@ -87,7 +87,7 @@ func TestCredentials(t *testing.T) {
 	together.Store(&refused)
 	for range many {
 		callers.Go(func() {
-			expect.OK(t, b.Revoke(soon(t), requestFor("job").Hold), "with the next token") // acquires would be joined
+			expect.OK(t, b.Revoke(soon(t), requestFor("job").Hold), "with the next token") // acquires may share a connection
 		})
 	}
 	callers.Wait()
