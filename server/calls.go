@@ -41,7 +41,7 @@ func (ex *exchange) calls() error {
 	if err := ex.noBody(); err != nil { // it would be taken for calls
 		return err
 	}
-	drained, end, err := ex.stream()
+	_, end, err := ex.stream()
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (ex *exchange) calls() error {
 	defer cancel()
 	c := &callStream{ex: ex, conn: conn, ctx: ctx, underWay: map[uint64]context.CancelFunc{}}
 	c.room = sync.NewCond(&c.mu)
-	stop := context.AfterFunc(drained, c.farewell)
+	stop := context.AfterFunc(ex.s.drained, c.farewell) // the request's context ends with the first error of a read
 	defer stop()
 	if c.read(rest) {
 		cancel()

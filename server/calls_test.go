@@ -76,7 +76,7 @@ func (s *callLines) hears() (c httpwire.Called) {
 // ends checks that the connection ends.
 func (s *callLines) ends() {
 	s.Helper()
-	expect.Equal(s, s.lines.Scan(), false, "more lines")
+	expect.Equal(s, s.lines.Scan(), false, "more lines", s.lines.Text())
 }
 
 func acquireOf(hold string) string { return `"acquire":` + hold }
