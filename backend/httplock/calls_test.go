@@ -118,12 +118,14 @@ func TestStreamedCallsGoOn(t *testing.T) {
 	t.Parallel()
 	f, next := newFake(t), newFake(t)
 	f.answer("/v1/acquire", f.problem(httpwire.Unsent))
+	var lines []string // are said when all calls are there: the first answer lets the client go to the next server
 	f.streams(func(c httpwire.Call, say func(string)) {
-		switch name := c.Acquire.Name; name {
-		case "spent":
-			say(fmt.Sprintf(`{"index":%d,"outcome":"unsent","problem":{"distlock":"unsent","spent":true}}`, c.Index))
-		default:
-			say(refused(c, httpwire.Kind(name)))
+		line := refused(c, httpwire.Kind(c.Acquire.Name))
+		if c.Acquire.Name == "spent" {
+			line = fmt.Sprintf(`{"index":%d,"outcome":"unsent","problem":{"distlock":"unsent","spent":true}}`, c.Index)
+		}
+		if lines = append(lines, line); len(lines) == 3 {
+			say(strings.Join(lines, "\n"))
 		}
 	})
 	b := streaming(t, f, next)
