@@ -18,10 +18,12 @@ SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/red
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
 # Packages that have tests for make test-long only.
 LONGONLY = ./proof/faultfuzz ./proof/model ./interop/kube
+# Packages whose tests for make test-long need the machine: an API server and a gateway answer late beside others.
+ALONE = ./backend/kubelock ./backend/s3lock ./interop/kube
 # Packages of all modules that make test runs, first those that take long and are not SERIAL.
 TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS) $(LONGONLY)))
 # Packages that have tests which only make test-long runs. What simulates in one goroutine, and the soak, have lines of their own.
-LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e '^./proof/sim' -e /soak$$)
+LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e '^./proof/sim' -e /soak$$ $(patsubst %,-e '^%$$',$(ALONE)))
 # Packages that have benchmarks.
 BENCHED = $(shell grep -rl --include=*_test.go '^func Benchmark' . | xargs -n1 dirname | sort -u)
 # Tests of the core with thousands of calls, or that repeat themselves: they do not run twenty times.
@@ -34,7 +36,7 @@ RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
 # All packages are compiled at once, and nothing is linked yet.
 COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
-.PHONY: help servers servers-long test test-long long-soak long-suites long-idle long-fuzz long-rest test-under-load model lint tidy install use release man packages bench performance statements bench-once lint-bench chaos soak check api
+.PHONY: help servers servers-long test test-long long-soak long-suites long-idle long-fuzz long-rest long-alone test-under-load model lint tidy install use release man packages bench performance statements bench-once lint-bench chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +55,7 @@ test: servers ## run the tests with the race detector (minutes)
 test-long: servers-long ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core twenty times (18 minutes)
 	$(COMPILE)
 	@$(MAKE) -j 5 long-soak long-suites long-idle long-fuzz long-rest
+	@$(MAKE) long-alone
 
 # The soak is beside all others: it lasts. The race detector would double what it costs, and is with all of the suites.
 long-soak:
@@ -74,6 +77,9 @@ long-fuzz: long-idle
 long-rest: long-idle
 	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)
 	internal/modules.sh test
+
+long-alone:
+	$(GO) test -p 1 $(RACE) -timeout 15m -run '^TestLong[A-Z]' $(ALONE)
 
 test-under-load: ## run make test beside four processes that burn CPU; this finds tests that a busy machine breaks
 	@for i in 1 2 3 4; do sh -c 'while :; do :; done' & burners="$$burners $$!"; done; \
