@@ -84,7 +84,7 @@ conform() {
 }
 
 # released prints the modules that users may require.
-released() { folders | grep -v -e '^bench$' -e '^examples$' -e '^interop$' -e '^proof$' -e '^internal/'; }
+released() { folders | grep -v -e '^bench$' -e '^examples$' -e '^interop\b' -e '^proof$' -e '^internal/'; }
 
 # use replaces the modules in a user's go.mod, as long as none can be downloaded.
 use() {
@@ -120,9 +120,9 @@ release() {
 		return
 	fi
 	for module in $(folders); do
-		sed -i -E "s#^((require )?\s*$main(/[a-z/]+)?) v\S+#\1 $version#" "$module/go.mod"
+		sed -i -E "s#^((require )?\s*$main(/[a-z0-9/]+)?) v\S+#\1 $version#" "$module/go.mod"
 	done
-	sed -i -E "s#^(\s*$main(/[a-z/]+)?) v\S+ =>#\1 $version =>#" go.work
+	sed -i -E "s#^(\s*$main(/[a-z0-9/]+)?) v\S+ =>#\1 $version =>#" go.work
 	go list work >/dev/null
 	sed -i "s/^## Unreleased\$/&\n\n## $version ($(date -u +%F))/" CHANGELOG.md
 	git commit -q -a -m "release $version"
