@@ -121,7 +121,7 @@ func target(u *url.URL) (prefix string, err error) {
 	}
 	odd := strings.ContainsFunc(prefix, func(c rune) bool { return c < ' ' || c == utf8.RuneError })
 	if odd || path.Clean("/"+prefix) != "/"+prefix || len(prefix) > maxPrefix {
-		return "", fmt.Errorf("%w: URL: the prefix is UTF-8 of at most %d bytes, without control characters and segments that are empty, . or ..", driver.ErrInvalid, maxPrefix)
+		return "", fmt.Errorf("%w: URL: the prefix is UTF-8 of at most %d bytes, without control characters, and with no segment that is empty or one of . and .. (as in a path)", driver.ErrInvalid, maxPrefix)
 	}
 	return prefix + "/", nil
 }

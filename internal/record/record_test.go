@@ -125,7 +125,7 @@ func TestWatchedEnd(t *testing.T) {
 		}
 		time.Sleep(held.Retry - 1)
 		expect.Be(t, expect.Err(b.Acquire(t.Context(), next)), driver.ErrHeld, "a nanosecond too early")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		reads := s.reads
 		g := must.Get(b.Acquire(t.Context(), next))(t)
 		if g.Fence != 2 || s.reads != reads {
