@@ -255,9 +255,10 @@ final class ServersTest {
             return events.stream().anyMatch(e -> e.kind() == Event.Kind.FORGOTTEN) && lost.get();
         });
         locks.lock(name, OPTIONS.wait(Duration.ofSeconds(10))).close(); // long before its TTL is over
-        eventually(() -> events.size() >= 5);
-        expect(events.stream().map(Event::kind).limit(3).collect(java.util.stream.Collectors.toList()),
-                List.of(Event.Kind.TAKEN, Event.Kind.FORGOTTEN, Event.Kind.RELEASED));
+        // A request that takes long, as on a busy machine, is a wait; the next grant may be reported before the release.
+        eventually(() -> events.stream().filter(e -> e.kind() == Event.Kind.RELEASED).count() == 2);
+        expect(events.stream().map(Event::kind).filter(k -> k != Event.Kind.WAITED).limit(2).collect(java.util.stream.Collectors.toList()),
+                List.of(Event.Kind.TAKEN, Event.Kind.FORGOTTEN));
     }
 
     private static void drop(Locks locks, String name, AtomicBoolean lost) throws Exception {
