@@ -52,7 +52,7 @@ var sections = []section{
 	},
 	{
 		title:    "Through a server",
-		text:     "One `distlock serve` in a process of its own, with its usual log, before a Redis on the same machine. *Server* figures are of both. A watch or a page is one HTTP connection. *raw HTTP* is the least that the two requests of a pair can cost: on a machine whose processors are busy, it is also the most that a server can reach. The goals are half of the pairs of *distlock on Redis* at 16 and 128 goroutines, and a hand-off that takes 0.3 ms longer at most. Both are missed: the processors are the limit, and in profiles net/http, JSON, the log, the scheduler and the collector share them. So Go programs that can reach the backend do better without a server.",
+		text:     "One `distlock serve` in a process of its own, with its usual log, before a Redis on the same machine. *Server* figures are of both. A watch or a page is one HTTP connection. *raw HTTP* is two requests that lock nothing, one a call; acquires and releases that come close together share a connection and cost less. The processors are the limit: Go programs that can reach the backend do better without a server.",
 		families: []string{"server/uncontended", "server/handoff", "server/held", "server/watches", "server/pages"},
 	},
 	{
