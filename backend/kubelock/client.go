@@ -59,6 +59,18 @@ func (c *client) call(ctx context.Context, verb, path string, body, into any) er
 	return nil
 }
 
+const versionVerb = "get the version"
+
+// probe wants an API server to answer.
+func (c *client) probe(ctx context.Context) error {
+	var version struct{ GitVersion string }
+	err := c.call(ctx, versionVerb, "/version", nil, &version)
+	if err == nil && version.GitVersion == "" {
+		err = fmt.Errorf("%w: what answers is no API server of Kubernetes", driver.ErrInvalid)
+	}
+	return err
+}
+
 // send makes one request. An answer that it returns is a success, whose body is open. ErrUnsent: nothing was taken.
 func (c *client) send(ctx context.Context, verb, path string, body any) (*http.Response, error) {
 	if until := c.busy.Load(); until != nil {

@@ -75,15 +75,3 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 
 // name names the cluster as its login does, and the namespace.
 func (c *client) name() string { return scheme + "://" + c.server.Host + "/" + c.namespace + "/" }
-
-const versionVerb = "get the version"
-
-// probe wants an API server to answer.
-func (c *client) probe(ctx context.Context) error {
-	var version struct{ GitVersion string }
-	err := c.call(ctx, versionVerb, "/version", nil, &version)
-	if err == nil && version.GitVersion == "" {
-		err = fmt.Errorf("%w: what answers is no API server of Kubernetes", driver.ErrInvalid)
-	}
-	return err
-}
