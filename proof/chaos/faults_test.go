@@ -132,18 +132,20 @@ var (
 func beginPause(s *scene) func() {
 	stopped := make(chan Access, 1)
 	s.register.atLook(func(a Access) {
-		syscall.Kill(a.PID, syscall.SIGSTOP)
+		if err := testserver.Freeze(a.PID); err != nil {
+			s.Error(err)
+		}
 		stopped <- a
 	})
 	select {
 	case a := <-stopped:
 		return func() {
-			for end := time.Now().Add(10 * time.Second); !s.register.moved(a) && time.Now().Before(end); {
+			for end := time.Now().Add(time.Minute); !s.register.moved(a) && time.Now().Before(end); {
 				time.Sleep(5 * time.Millisecond)
 			}
 			syscall.Kill(a.PID, syscall.SIGCONT)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		s.register.atLook(nil)
 		return nothing
 	}

@@ -382,6 +382,18 @@ func inState(pid int, states string) bool {
 	return true
 }
 
+// Freeze stops a process, and returns once none of its threads runs: a signal reaches them one after the other.
+func Freeze(pid int) error {
+	p, err := os.FindProcess(pid)
+	if err == nil {
+		err = p.Signal(pause)
+	}
+	if err == nil {
+		awaitState([]*os.Process{p}, "TZX")
+	}
+	return err
+}
+
 // Spawn starts a child process that ends with the test process, however that dies,
 // where the system can do this.
 func Spawn(cmd *exec.Cmd) error {
