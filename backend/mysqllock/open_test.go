@@ -197,6 +197,14 @@ func TestTableWithMore(t *testing.T) {
 	}
 }
 
+// A table that an earlier version has made works.
+func TestTableWithoutGate(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, Row)
+	do(t, db, locksWith(t, Row, ",\n  UNIQUE KEY gate (k)", ""))
+	useBriefly(t, connect(t, u+"&table=locks"), "old")
+}
+
 // Pools with any session settings work.
 func TestSessionsOfThePool(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ const addressLength = 64
 
 // rowTable is the table of strategy Row.
 func rowTable(o Options) tableSpec {
-	return tableSpec{table: o.Table, about: `strategy row: one row for each name that was ever locked.
+	return tableSpec{table: o.Table, gate: true, about: `strategy row: one row for each name that was ever locked.
 -- Deleting rows of locks that are free is safe only if the clock never goes back.`, columns: []columnSpec{
 		{name: "k", ddl: fmt.Sprintf("BINARY(%d) NOT NULL", len(sqlrow.Key{})), note: "SHA-256 of the name"},
 		{name: "name", ddl: "BLOB NOT NULL"},
@@ -54,11 +54,11 @@ func newRow(ctx context.Context, s *database) (strategy, error) {
 		return nil, err
 	}
 	d := &rowDialect{site: s, notifier: newNotifier(s.db)}
-	if err := d.prepare(ctx, s.quoted(s.opts.Table)); err != nil {
+	if err := d.prepare(ctx); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Notifier: func(*sqlrow.Backend) sqlrow.Notifier { return d.notifier }}
-	d.notifier.text = rowSQL(sqlFreeNotifying, s.quoted(s.opts.Table), s.server, 1)
+	d.notifier.text = s.rowSQL(sqlFreeNotifying, 1)
 	return &rowStrategy{sqlrow.New(d, o), d}, nil
 }
 
@@ -81,7 +81,7 @@ type rowDialect struct {
 // its last one.
 var rowSizes = [...]int{1, 16, sqlrow.MaxExtend}
 
-func (d *rowDialect) prepare(ctx context.Context, table string) error {
+func (d *rowDialect) prepare(ctx context.Context) error {
 	for _, s := range []struct {
 		into **sql.Stmt
 		text string
@@ -90,14 +90,14 @@ func (d *rowDialect) prepare(ctx context.Context, table string) error {
 		{&d.insert, sqlInsert}, {&d.mark, sqlMark}, {&d.names, sqlNames},
 		{&d.await, strings.Replace(sqlExtend, "{skip}", "", 1)},
 	} {
-		if err := d.stmt(ctx, s.into, rowSQL(s.text, table, d.site.server, 1)); err != nil {
+		if err := d.stmt(ctx, s.into, d.site.rowSQL(s.text, 1)); err != nil {
 			return err
 		}
 	}
 	for i, n := range rowSizes {
-		err := d.stmt(ctx, &d.extend[i], rowSQL(sqlExtend, table, d.site.server, n))
+		err := d.stmt(ctx, &d.extend[i], d.site.rowSQL(sqlExtend, n))
 		if err == nil {
-			err = d.stmt(ctx, &d.read[i], rowSQL(sqlRead, table, d.site.server, n))
+			err = d.stmt(ctx, &d.read[i], d.site.rowSQL(sqlRead, n))
 		}
 		if err != nil {
 			return err
@@ -314,8 +314,13 @@ var (
 // SIMULTANEOUS_ASSIGNMENT. So a column is read before it is set, and what an expression reads of a column that was set
 // leads to the same either way.
 
+// gate is the index at which a statement waits for a row that another has locked. InnoDB moves the locks of a row whose size
+// changes, and leaves an empty one behind for each that waits, which all others then look through: waiters for the row itself
+// would make each change slower than the last. An entry of this index never changes.
+const gate = "gate"
+
 // sqlTake returns the number through the insert id, which takes no other round trip.
-const sqlTake = `UPDATE {table} SET
+const sqlTake = `UPDATE {table} {gate} SET
 granted = LAST_INSERT_ID(GREATEST(number + 1, {now})), number = GREATEST(number + 1, {now}),
 since = IF(until > {now}, since, {now}), kind = ?, lim = 0, owner = ?, until = GREATEST(until, {now} + ?), meta = ?, address = ?,
 claims = NULL, claimed = 0, rev = rev + 1
@@ -324,7 +329,7 @@ WHERE k = ? AND claimed <= {now} AND number < ? AND (until <= {now} OR owner = ?
 // sqlContend takes the lock for an exclusive hold, or a place. It returns the number through the insert id. Claims are set
 // after all that is decided by them, so that no other statement has to read the row first: a join with a table of what was read
 // took the server five times as long. Once the owner has the lock it is mine, which leaves claims alone as well.
-const sqlContend = `UPDATE {table} SET
+const sqlContend = `UPDATE {table} {gate} SET
 granted = IF({first} OR {mine} OR {free}, GREATEST(number + 1, {now}), granted),
 since = IF({mine} OR NOT ({first} OR {free}), since, {now}),
 meta = IF({first} OR {mine} OR {free}, :meta, meta), address = IF({first} OR {mine} OR {free}, :address, address), kind = :kind,
@@ -339,7 +344,7 @@ WHERE k = :k AND GREATEST(number + 1, {now}) <= :max AND {readable} AND {p} = CO
 
 // sqlShare is sqlContend for readers and permits. What makes a place a hold also stays true until claims are set; then the hold
 // itself says so.
-const sqlShare = `UPDATE {table} SET
+const sqlShare = `UPDATE {table} {gate} SET
 waiting = waiting + 0 * LAST_INSERT_ID(IF({may}, GREATEST(number + 1, {now}), 0)),
 owner = IF({may}, NULL, owner), granted = IF({may}, 0, granted), since = IF({may}, 0, since), until = IF({may}, 0, until),
 meta = IF({may}, NULL, meta), address = IF({may}, NULL, address), kind = :kind, lim = IF(:mode = 4, :lim, lim),
@@ -354,7 +359,7 @@ WHERE k = :k AND GREATEST(number + 1, {now}) <= :max AND {readable} AND {p} = CO
 	AND ({free} OR kind = :kind AND (:mode <> 4 OR lim = :lim)) AND NOT {mine} AND ({may} OR :queue AND {p} = 0)`
 
 // sqlDrop removes a claim that has not ended. It also returns its result through the insert id.
-const sqlDrop = `UPDATE {table} SET
+const sqlDrop = `UPDATE {table} {gate} SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), rev = rev + 1,
 claimed = IF(INSTR(claims, :own) = 2 AND LOCATE(CHAR(10), claims) = 0, 0, claimed),
 claims = IF(LOCATE(CHAR(10), claims, INSTR(claims, :own)) > 0,
@@ -363,7 +368,7 @@ claims = IF(LOCATE(CHAR(10), claims, INSTR(claims, :own)) > 0,
 WHERE k = :k AND claimed > {now} AND INSTR(claims, :own) > 0 AND {lined}
 	AND CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(SUBSTR(claims, LOCATE('"until":', claims, INSTR(claims, :own)) + 8, 20), '}', 1), ',', 1) AS UNSIGNED) > {now}`
 
-const sqlRewrite = `UPDATE {table} SET
+const sqlRewrite = `UPDATE {table} {gate} SET
 claims = REPLACE(claims, ?, ?), claimed = GREATEST(claimed, ?), number = GREATEST(number, ?), rev = rev + 1
 WHERE k = ? AND claimed > {now} AND {now} BETWEEN ? AND ? AND INSTR(claims, ?) > 0`
 
@@ -409,7 +414,7 @@ func expanded(text string) string {
 }
 
 // sqlFree returns through the insert id whether the row has waiters.
-const sqlFree = `UPDATE {table} SET
+const sqlFree = `UPDATE {table} {gate} SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)),
 owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, address = NULL, rev = rev + 1
 WHERE k = ? AND owner = ? AND until > {now}`
@@ -417,7 +422,7 @@ WHERE k = ? AND owner = ? AND until > {now}`
 // sqlFreeNotifying is sqlFree in the notifier's session. Once the row is locked, and before it is committed, it takes the
 // lock with the next number and releases the old one: a notified waiter waits for the row, and no longer. It returns
 // 2 if it has notified, and 1 if that failed.
-const sqlFreeNotifying = `UPDATE {table} SET
+const sqlFreeNotifying = `UPDATE {table} {gate} SET
 waiting = waiting + 0 * LAST_INSERT_ID(IF(waiting > {now}, IF(GET_LOCK(?, 0) + RELEASE_LOCK(?) = 2, 2, 1), 0)),
 owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, address = NULL, rev = rev + 1
 WHERE k = ? AND owner = ? AND until > {now}`
@@ -441,17 +446,21 @@ const sqlRead = `SELECT {now}, {columns} FROM ` + writable + ` o LEFT JOIN {tabl
 
 const sqlInsert = `INSERT IGNORE INTO {table} ({columns}) SELECT ?, ?, 1, 0, {?} FROM (SELECT 1) one WHERE {now} BETWEEN ? AND ?`
 
-const sqlMark = `UPDATE {table} SET waiting = GREATEST(waiting, {now} + ?) WHERE k = ?`
+const sqlMark = `UPDATE {table} {gate} SET waiting = GREATEST(waiting, {now} + ?) WHERE k = ?`
 
 // sqlNames is ordered by the key: names are longer than what the server sorts by.
 const sqlNames = `SELECT name FROM {table}
 WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER BY k LIMIT ?`
 
 // rowSQL completes a statement for a number of holds.
-func rowSQL(text, table string, v server, holds int) string {
+func (d *database) rowSQL(text string, holds int) string {
 	text = parameter.ReplaceAllString(expanded(text), "?")
+	hint := ""
+	if d.gated {
+		hint = "FORCE INDEX (" + gate + ")"
+	}
 	return strings.NewReplacer(
-		"{table}", table, "{now}", clockSQL, "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
+		"{table}", d.quoted(d.opts.Table), "{gate}", hint, "{now}", clockSQL, "{update}", d.server.updateJoin(), "{skip}", d.server.skipLocked(),
 		"{columns}", strings.Join(rowColumns, ", "),
 		"{state = ?}", strings.Join(rowState, " = ?, ")+" = ?",
 		"{?}", listOf("?", len(rowState)), "{count}", strconv.Itoa(holds),

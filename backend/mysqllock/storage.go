@@ -16,6 +16,7 @@ type tableSpec struct {
 	table   string // as Options.Table
 	about   string // a comment in the DDL
 	columns []columnSpec
+	gate    bool // has the index gate
 }
 
 // columnSpec describes one column of a tableSpec.
@@ -39,7 +40,11 @@ func (t tableSpec) ddl() string {
 		}
 		b.WriteString(line + "\n")
 	}
-	fmt.Fprintf(&b, "  PRIMARY KEY (%s)\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;\n", t.key())
+	fmt.Fprintf(&b, "  PRIMARY KEY (%s)", t.key())
+	if t.gate {
+		fmt.Fprintf(&b, ",\n  UNIQUE KEY %s (%s)", gate, t.key())
+	}
+	b.WriteString("\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;\n")
 	return b.String()
 }
 
@@ -165,25 +170,26 @@ func (c columnSpec) check(columns tableInfo) error {
 	return nil
 }
 
-// checkEngine requires InnoDB, and the key as the PRIMARY KEY.
+// checkEngine requires InnoDB, and the key as the PRIMARY KEY. A table that an earlier version has made lacks the gate.
 func (d *database) checkEngine(ctx context.Context) error {
 	schema, table := split(d.opts.Table)
 	key := d.spec.key()
-	var engine string
-	var keys int
-	err := d.db.QueryRowContext(ctx, `SELECT COALESCE(ENGINE, TABLE_TYPE), (SELECT COUNT(*) FROM (
-SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND INDEX_NAME = 'PRIMARY'
-GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MIN(LOWER(COLUMN_NAME)) = ? AND MIN(SUB_PART) IS NULL) k)
+	var engine, indexes string
+	err := d.db.QueryRowContext(ctx, `SELECT COALESCE(ENGINE, TABLE_TYPE), COALESCE((SELECT GROUP_CONCAT(INDEX_NAME) FROM (
+SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND INDEX_NAME IN ('PRIMARY', ?)
+GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MIN(LOWER(COLUMN_NAME)) = ? AND MIN(SUB_PART) IS NULL AND MAX(NON_UNIQUE) = 0) k), '')
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?`,
-		schema, table, key, schema, table).Scan(&engine, &keys)
+		schema, table, gate, key, schema, table).Scan(&engine, &indexes)
+	whole := strings.Split(indexes, ",")
 	switch {
 	case err != nil:
 		return err
 	case !strings.EqualFold(engine, "InnoDB"):
 		return d.mismatch(fmt.Errorf("its engine is %s: want InnoDB", engine))
-	case keys == 0:
+	case !slices.Contains(whole, "PRIMARY"):
 		return d.mismatch(fmt.Errorf("column %s is not the PRIMARY KEY by itself and in full", key))
 	}
+	d.gated = slices.Contains(whole, gate)
 	return nil
 }
 
