@@ -187,3 +187,44 @@ func TestRenewWaitsForItsOwnRow(t *testing.T) {
 	take(t, b, mine)
 	locktest.RenewWaitsForItsRow(t, b, mine.Hold, lockRow(t, db))
 }
+
+// Statements that wait for a row do not make its changes slower. InnoDB moves the locks of a row whose size changes, and leaves one
+// behind for each statement that waits for the row itself, which all look through: 65 clients stopped each other for seconds.
+func TestWaitersLeaveNoLocksBehind(t *testing.T) {
+	t.Parallel()
+	const waiters, growths, many = 12, 16, 6
+	url, db := freshDatabase(t, Row)
+	b := connect(t, url+"&max_connections=20")
+	take(t, b, request("grows", long))
+	tx := must.Get(db.BeginTx(t.Context(), nil))(t)
+	defer tx.Rollback()
+	grow := func() {
+		t.Helper()
+		must.Get(tx.Exec("UPDATE distlock_locks SET meta = CONCAT(COALESCE(meta, ''), 'x') WHERE k = UNHEX(SHA2('grows', 256))"))(t)
+	}
+	grow()
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	for range waiters {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = b.Acquire(ctx, request("grows", long))
+			}
+		})
+	}
+	waiting := func(locks int) int64 { // how many have more locks than that
+		time.Sleep(150 * time.Millisecond) // the server looks again a tenth of a second after the last question
+		return ask(t, db, `SELECT COUNT(*) FROM information_schema.INNODB_TRX
+WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE CONCAT('UPDATE `+"`', DATABASE(), '`"+`.%') AND trx_lock_structs > ?`, locks)
+	}
+	until(t, "statements wait for the row", func() bool { return waiting(0) > waiters/2 })
+	for range growths {
+		grow()
+	}
+	// One waits for the row, and all others for that one.
+	if left := waiting(many); left > 1 {
+		t.Errorf("%d statements that wait for a row, whose size has changed %d times meanwhile, have more than %d locks each", left, growths, many)
+	}
+}
