@@ -210,7 +210,7 @@ func TestWaitersLeaveNoLocksBehind(t *testing.T) {
 	for range waiters {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				_, _ = b.Acquire(ctx, request("grows", long))
+				_, _ = b.Acquire(ctx, asks("grows", driver.Read))
 			}
 		})
 	}
