@@ -314,12 +314,6 @@ var (
 // SIMULTANEOUS_ASSIGNMENT. So a column is read before it is set, and what an expression reads of a column that was set
 // leads to the same either way.
 
-// gate is the index at which waiters wait for a row that another statement has locked. InnoDB moves the locks of a row whose
-// size changes, and leaves an empty one behind for each that waits, which all others then look through: if they waited for the row
-// itself, each change would be slower than the last. An entry of this index never changes. What takes a free lock and what
-// releases one go straight to the row: that is shorter, and passes those that wait for a place.
-const gate = "gate"
-
 // sqlTake returns the number through the insert id, which takes no other round trip.
 const sqlTake = `UPDATE {table} FORCE INDEX (PRIMARY) SET
 granted = LAST_INSERT_ID(GREATEST(number + 1, {now})), number = GREATEST(number + 1, {now}),
