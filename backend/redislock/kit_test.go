@@ -140,7 +140,7 @@ func sideBySide[T fmt.Stringer](t *testing.T, cases []T, test func(t *testing.T,
 
 // raw is a plain client, as another program has it.
 func raw(t testing.TB, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr})
+	c := redis.NewClient(&redis.Options{Addr: addr, DialTimeout: tooLong, ReadTimeout: tooLong, WriteTimeout: tooLong})
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -167,6 +167,20 @@ func refused(t testing.TB, b *Backend, r driver.Request, want error) error {
 		t.Errorf("acquire %v: %v: the user knows of no script", r.Mode, err)
 	}
 	return err
+}
+
+// givenUp makes an attempt that gets no answer, and gives it up after a time, in which its command has been sent: a busy
+// machine is given more. It returns the error.
+func givenUp(t testing.TB, b *Backend, r driver.Request, after time.Duration) error {
+	t.Helper()
+	for d := after; ; d *= 2 {
+		ctx, cancel := timeout(t, d)
+		_, err := b.Acquire(ctx, r)
+		cancel()
+		if !errors.Is(err, driver.ErrUnsent) || d > tooLong {
+			return err
+		}
+	}
 }
 
 // tooLong is when a test no longer waits for what a busy machine has done long before.

@@ -431,10 +431,8 @@ func TestTLS(t *testing.T) {
 
 	// An abandoned attempt is executed before its release.
 	srv.Pause()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
 	late := request("", driver.Exclusive)
-	if _, err := b.Acquire(ctx, late); !errors.Is(err, context.DeadlineExceeded) {
+	if err := givenUp(t, b, late, 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("acquire: %v", err)
 	}
 	srv.Resume()

@@ -59,9 +59,7 @@ func TestAbandonedAcquireLandsBeforeItsRelease(t *testing.T) {
 		r, err := request("", driver.Exclusive), error(nil)
 		for delay := 300 * time.Millisecond; err == nil; delay *= 2 { // again if this process was as slow
 			p.Delay(delay)
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			_, err = b.Acquire(ctx, r)
-			cancel()
+			err = givenUp(t, b, r, 50*time.Millisecond)
 		}
 		unknown(t, "acquire", err)
 		p.Delay(0)
@@ -179,16 +177,13 @@ func TestHalfOpenConnectionKeepsAnOwnersOrder(t *testing.T) {
 	eachHalfOpen(t, func(t *testing.T, b *Backend, p *faultproxy.Proxy) {
 		strand(p)
 		r := request("", driver.Exclusive)
-		ctx, cancel := timeout(t, 200*time.Millisecond)
-		defer cancel()
-		_, err := b.Acquire(ctx, r)
-		unknown(t, "acquire", err)
+		unknown(t, "acquire", givenUp(t, b, r, 200*time.Millisecond))
 		other := request(r.Name, driver.Exclusive)
 		within(t, "another's acquire", func(ctx context.Context) error {
 			_, err := b.Acquire(ctx, other)
 			return err
 		})
-		ctx, cancel = timeout(t, 500*time.Millisecond)
+		ctx, cancel := timeout(t, 500*time.Millisecond)
 		defer cancel()
 		unknown(t, "release", b.Release(ctx, r.Hold))
 		p.Pass() // the connection ends, and with it what it was to carry
