@@ -71,7 +71,7 @@ type way struct {
 	open func(t testing.TB, addrs []string, opts Options, n *network) *Backend
 }
 
-var clusterWays = clusterWaysIn(3 * time.Second)
+var clusterWays = clusterWaysIn(tooLong)
 
 // clusterWaysIn returns the cluster ways with clients that wait up to d for an answer.
 func clusterWaysIn(d time.Duration) []way {
@@ -311,7 +311,7 @@ func TestClusterQueueMoves(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
 	for _, w := range clusterWays {
 		t.Run(w.name, func(t *testing.T) {
-			b := w.open(t, g.Addrs(), Options{}, newNetwork(t))
+			b := longTurns(t, w.open(t, g.Addrs(), Options{}, newNetwork(t)))
 			held := request("{"+driver.NewOwner()+"}", driver.Read)
 			acquire(t, b, held)
 			line := places(t, b, held.Name, driver.Write, driver.Read, driver.Counted)

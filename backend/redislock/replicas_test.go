@@ -45,7 +45,7 @@ func acked(layout Layout) Options {
 }
 
 func patient(layout Layout) Options {
-	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 2 * time.Second}
+	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: tooLong / 2}
 }
 
 // short fails the test unless err says that no replica has it and the outcome is unknown.
