@@ -186,16 +186,21 @@ func TestDeadWaiterAnywhereInTheQueue(t *testing.T) {
 // server's clock.
 func TestRetryIsTheEndOfTheFirstTurn(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
-		b, c, r := heldQueue(t, layout)
-		first := request(r.Name, driver.Exclusive)
-		first.Queue, first.TTL = true, time.Hour
-		refused(t, b, first, driver.ErrHeld)
-		second := enqueued(t, b, r.Name)
-		release(t, b, r)
-		var held *driver.HeldError
-		err := refused(t, b, second, driver.ErrHeld)
-		if !errors.As(err, &held) || held.Retry > driver.TurnLife+2*time.Millisecond || held.Retry <= 0 {
-			t.Errorf("refused with %v, want the end of the first turn", err)
+		srv := testserver.SharedRedis(t)
+		b, c := openOwn(t, srv.Addr(), Options{Layout: layout}), raw(t, srv.Addr())
+		var r, first, second driver.Request
+		held := refusedInTurn(t, b, func() driver.Request {
+			r = request("", driver.Exclusive)
+			acquire(t, b, r)
+			first = request(r.Name, driver.Exclusive)
+			first.Queue, first.TTL = true, time.Hour
+			refused(t, b, first, driver.ErrHeld)
+			second = enqueued(t, b, r.Name)
+			release(t, b, r)
+			return second
+		})
+		if held.Retry > driver.TurnLife+2*time.Millisecond || held.Retry <= 0 {
+			t.Errorf("refused with %v, want the end of the first turn", held)
 		}
 		// When it expires, Inspect and all requests ignore the first waiter.
 		member := b.layout.Mode(driver.Exclusive).Field(first.Owner)
@@ -216,11 +221,12 @@ func TestQueueOverProcesses(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		srv := testserver.SharedRedis(t)
 		b, c, r := heldQueue(t, layout)
+		longTurns(t, b)
 		var waiters []driver.Request
 		var backends []*Backend
 		var watches []driver.Watch
 		for i := range 9 {
-			o := openers[i%len(openers)].open(t, srv.Addr(), Options{Layout: layout})
+			o := longTurns(t, openers[i%len(openers)].open(t, srv.Addr(), Options{Layout: layout}))
 			w := enqueued(t, o, r.Name)
 			waiters, backends, watches = append(waiters, w), append(backends, o), append(watches, armWatch(t, o, w))
 		}
@@ -248,7 +254,7 @@ func TestQueueOverProcesses(t *testing.T) {
 func TestQueuedWaitersShareASubscription(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		srv := testserver.Redis(t) // its own: the commands of all clients are counted
-		b, owners := o.open(t, srv.Addr(), Options{}), driver.NewOwners()
+		b, owners := longTurns(t, o.open(t, srv.Addr(), Options{})), driver.NewOwners()
 		wait := func(name string) (driver.Request, driver.Watch) {
 			r := request(name, driver.Exclusive)
 			r.Queue, r.Owner = true, owners.New()

@@ -151,7 +151,7 @@ func TestScriptlessBesideScripts(t *testing.T) {
 func TestScriptlessPassesNoPlace(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
-		with = opened(t, with, err)
+		with = longTurns(t, opened(t, with, err))
 		r := request("", driver.Exclusive)
 		fair, late := request(r.Name, driver.Exclusive), request(r.Name, driver.Exclusive)
 		fair.Queue = true
@@ -184,7 +184,7 @@ func TestScriptlessPassesNoPlace(t *testing.T) {
 func TestScriptlessNotifiesAllThatMayHold(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
-		with = opened(t, with, err)
+		with = longTurns(t, opened(t, with, err))
 		for want, modes := range map[int][]driver.Mode{
 			3: {driver.Read, driver.Read, driver.Read, driver.Write, driver.Read}, 2: {driver.Counted, driver.Counted, driver.Counted}, 1: {driver.Write, driver.Read},
 		} {

@@ -104,6 +104,8 @@ func TestLockEndsWithinAnAttempt(t *testing.T) {
 func TestFreeLockBeforeAQueue(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	c, holder, b := raw(t, srv.Addr()), openOwn(t, srv.Addr(), Options{}), openOwn(t, srv.Addr(), Options{})
+	longTurns(t, holder)
+	longTurns(t, b)
 	warm(t, b, driver.Exclusive)
 	for _, mode := range aloneModes {
 		r := request("", mode)
@@ -182,9 +184,8 @@ func TestFencesOfALostCounter(t *testing.T) {
 		t.Errorf("%d fences fell", n)
 	}
 	b.storage.(*uncontended).commands.Creates = true
-	if n := fallingFences(t, b, lose); n == 0 {
-		t.Error("a counter that starts with the millisecond never fell: the test shows nothing")
-	}
+	// Where commands take longer than a millisecond, that shows less often.
+	eventually(t, "a counter that starts with the millisecond falls", func() bool { return fallingFences(t, b, lose) > 0 })
 }
 
 // A lock whose fence is refused is given back, and the attempt is spent.
