@@ -80,12 +80,12 @@ func single(addr string) rueidis.ClientOption {
 }
 
 func cluster(g *testserver.RedisClusterGroup) rueidis.ClientOption {
-	return rueidis.ClientOption{InitAddress: g.Addrs(), ConnWriteTimeout: 3 * time.Second}
+	return rueidis.ClientOption{InitAddress: g.Addrs(), ConnWriteTimeout: tooLong}
 }
 
 func sentinel(g *testserver.RedisSentinelGroup) rueidis.ClientOption {
 	return rueidis.ClientOption{
-		InitAddress: g.Addrs(), ConnWriteTimeout: 3 * time.Second,
+		InitAddress: g.Addrs(), ConnWriteTimeout: tooLong,
 		Sentinel: rueidis.SentinelOption{MasterSet: testserver.SentinelName},
 	}
 }

@@ -37,7 +37,7 @@ func (n *proxies) before(addr string) *faultproxy.Proxy {
 }
 
 // clusterRouters returns a router by each way to reach servers. Clients wait for an answer for an
-// hour, but go-redis for a second: it queries servers itself, one after the other.
+// hour, but go-redis for a few seconds: it queries servers itself, one after the other.
 var clusterRouters = map[string]func(t *testing.T, addrs []string, n *proxies) *router{
 	"own": func(t *testing.T, addrs []string, n *proxies) *router {
 		return NewCluster("", func(context.Context) ([]string, error) { return addrs, nil }, func(_ context.Context, addr string) (Server, error) {
@@ -45,7 +45,7 @@ var clusterRouters = map[string]func(t *testing.T, addrs []string, n *proxies) *
 		}).(*router)
 	},
 	"go-redis": func(t *testing.T, addrs []string, n *proxies) *router {
-		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial, ReadTimeout: time.Second})
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial, ReadTimeout: 5 * time.Second})
 		t.Cleanup(func() { c.Close() })
 		client, _, err := FromGoRedis(c)
 		if err != nil {
