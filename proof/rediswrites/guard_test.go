@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/fence/fenceredis"
@@ -24,7 +25,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
 func goRedis(t *testing.T, addrs ...string) redis.UniversalClient {
-	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addrs})
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addrs, DialTimeout: time.Minute, ReadTimeout: time.Minute, WriteTimeout: time.Minute, MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	return client
 }
@@ -39,7 +40,7 @@ func byGoRedis(client redis.UniversalClient) eval {
 }
 
 func byRueidis(t *testing.T, addrs ...string) eval {
-	client := must.Get(rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs, DisableCache: true}))(t)
+	client := must.Get(rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs, DisableCache: true, ConnWriteTimeout: time.Minute}))(t)
 	t.Cleanup(client.Close)
 	return func(ctx context.Context, script string, keys, args []string) (any, error) {
 		return rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny()
