@@ -166,7 +166,8 @@ type Checker struct {
 
 // NewChecker makes a checker that admits up to limit counted visitors at once.
 func NewChecker(t *testing.T, limit int) *Checker {
-	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr()})
+	// What is counted must not be repeated.
+	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr(), DialTimeout: Patience, ReadTimeout: Patience, WriteTimeout: Patience, MaxRetries: -1})
 	t.Cleanup(func() { c.Close() })
 	return &Checker{c, "checker:" + NewName(t), limit}
 }
