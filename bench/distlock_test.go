@@ -85,7 +85,7 @@ func openDistlockRueidis(addr string, ttl time.Duration) (client, error) {
 }
 
 func openDistlockGoRedis(addr string, ttl time.Duration) (client, error) {
-	c := redis.NewClient(&redis.Options{Addr: addr})
+	c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	b, err := redislock.NewGoRedis(c, nil)
 	if err != nil {
 		return nil, err
@@ -94,6 +94,9 @@ func openDistlockGoRedis(addr string, ttl time.Duration) (client, error) {
 }
 
 func newDistlock(b driver.Backend, o distlock.Options, after func()) (client, error) {
+	if o.TTL >= ttl {
+		o.CallTimeout = ttl / 2 // a busy disk is slow to answer
+	}
 	locks, err := distlock.New(b, &o)
 	if err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ var errStarved = errors.New("a goroutine with its own name never got the lock")
 
 // patience bounds the repetitions of a measurement. On a busy machine some goroutines may have had no
 // turn, and the next measurement takes four times as long.
-const patience = 5 * time.Second
+const patience = time.Minute
 
 func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 	cl, err := c.open(r.Addr(), ttl)
