@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -172,6 +173,34 @@ func asked(t *testing.T, s *RedisServer, args ...string) any {
 	return reply
 }
 
+// awaitCopies returns when so many replicas have all that a master has written so far. WAIT would know of the writes of its own
+// connection only.
+func awaitCopies(t *testing.T, master *RedisServer, replicas int) {
+	t.Helper()
+	state := func() (written int64, copied []int64) {
+		role, _ := asked(t, master, "ROLE").([]any)
+		if len(role) < 3 {
+			t.Fatalf("ROLE answers %v", role)
+		}
+		written, _ = role[1].(int64)
+		list, _ := role[2].([]any)
+		for _, r := range list {
+			offset, _ := strconv.ParseInt(fmt.Sprint(r.([]any)[2]), 10, 64)
+			copied = append(copied, offset)
+		}
+		return written, copied
+	}
+	wanted, _ := state()
+	must.OK(t, await(func() error {
+		_, copied := state()
+		have := slices.DeleteFunc(slices.Clone(copied), func(offset int64) bool { return offset < wanted })
+		if len(have) < replicas {
+			return fmt.Errorf("the replicas have %v of %d: %w", copied, wanted, errNotYet)
+		}
+		return nil
+	}))
+}
+
 // logins are the ways in which a deployment asks who one is.
 var logins = map[string]RedisOptions{
 	"open":     {},
@@ -205,7 +234,7 @@ func sentinelFailsOver(t *testing.T, o RedisOptions) {
 		t.Errorf("master %s, replicas %v, sentinels %v", old.Addr(), g.Followers(), g.Addrs())
 	}
 	asked(t, old, "SET", "k", "v")
-	asked(t, old, "WAIT", "2", "60000")
+	awaitCopies(t, old, 2)
 	start = time.Now()
 	old.Kill()
 	now := g.AwaitFailover(old)
@@ -276,7 +305,7 @@ func clusterMovesSlots(t *testing.T, g *RedisClusterGroup) {
 func clusterFailsOver(t *testing.T, g *RedisClusterGroup) {
 	old := g.NodeOf("k")
 	asked(t, old, "SET", "k", "v")
-	asked(t, old, "WAIT", "1", "60000")
+	awaitCopies(t, old, 1)
 	start := time.Now()
 	old.Kill()
 	now := g.AwaitFailover(old)
