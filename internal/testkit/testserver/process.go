@@ -25,7 +25,7 @@ const (
 	// startTimeout is how long servers may take until they answer, or do what an
 	// administrator asks. A loaded machine may need that long. A process that ends is
 	// reported at once.
-	startTimeout = 2 * time.Minute
+	startTimeout = 5 * time.Minute
 
 	// pollTimeout is how long one question may take that is repeated until startTimeout.
 	pollTimeout = 2 * time.Second
@@ -258,12 +258,18 @@ func spawn(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// freePort returns a port on which no server listens now. It lies below those that systems
+// portsGiven are the ports that freePort has returned.
+var portsGiven sync.Map
+
+// freePort returns a port on which no server listens now, and that it has not returned before. It lies below those that systems
 // give to outgoing connections: a server that is restarted must find its port free.
 func freePort() (int, error) {
 	var err error
 	for range 100 {
 		port := 12000 + rand.IntN(20000)
+		if _, given := portsGiven.LoadOrStore(port, true); given {
+			continue
+		}
 		l, failed := net.Listen("tcp", loopback(port))
 		if failed == nil {
 			failed = errors.Join(l.Close(), AwaitRefusal(loopback(port)))
@@ -279,7 +285,7 @@ func freePort() (int, error) {
 // AwaitRefusal returns when no program listens at an address at which this one has just stopped. A child process has
 // the sockets of its parent until it executes its program, which on a busy machine takes a while.
 func AwaitRefusal(addr string) error {
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		conn, err := net.Dial("tcp", addr)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil

@@ -12,8 +12,12 @@ import (
 // ClusterSlots is how many slots a Redis Cluster has.
 const ClusterSlots = 16384
 
-// clusterTimeout is after how many ms a node that doesn't answer counts as failing.
-const clusterTimeout = 1500
+// clusterTimeout is after how many ms a node that doesn't answer counts as failing. None does in a cluster that tests share: there
+// a machine that stalls must cause no failover.
+const (
+	clusterTimeout       = 1500
+	sharedClusterTimeout = 20_000
+)
 
 // clusterMasters is how many nodes start as masters; as many start as replicas.
 const clusterMasters = 3
@@ -41,7 +45,9 @@ var sharedCluster shared[*RedisClusterGroup]
 // of it or move its slots.
 func SharedRedisCluster(tb testing.TB) *RedisClusterGroup {
 	tb.Helper()
-	g := *sharedCluster.get(func() *RedisClusterGroup { return startCluster(tb, RedisOptions{}) })
+	g := *sharedCluster.get(func() *RedisClusterGroup {
+		return startCluster(tb, RedisOptions{Args: []string{"--cluster-node-timeout", strconv.Itoa(sharedClusterTimeout)}})
+	})
 	g.tb = tb
 	return &g
 }
@@ -193,6 +199,7 @@ func (g *RedisClusterGroup) whole() error {
 
 func startCluster(tb testing.TB, o RedisOptions) *RedisClusterGroup {
 	tb.Helper()
+	o.Args = append([]string{"--cluster-node-timeout", strconv.Itoa(clusterTimeout)}, o.Args...)
 	g := &RedisClusterGroup{options: o}
 	g.tb = tb
 	if err := g.form(); err != nil {
@@ -265,7 +272,7 @@ func (g *RedisClusterGroup) nodeArgs(s *RedisServer, host, port string) (_ []str
 	}
 	return []string{
 		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", strconv.Itoa(s.bus),
-		"--cluster-announce-ip", host, announced, port, "--cluster-node-timeout", strconv.Itoa(clusterTimeout),
+		"--cluster-announce-ip", host, announced, port,
 		"--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
 	}, nil
 }

@@ -13,14 +13,19 @@ import (
 // SentinelName is the sentinels' name for the master.
 const SentinelName = "main"
 
-// sentinelDown is after how many ms a server that doesn't answer counts as down.
-const sentinelDown = 1000
+// sentinelDown is after how many ms a server that doesn't answer counts as down. None does in a deployment that tests share: there
+// a machine that stalls must cause no failover.
+const (
+	sentinelDown       = 1000
+	sharedSentinelDown = 60_000
+)
 
 // RedisSentinelGroup is a master with two replicas, and three sentinels that watch
 // them. A master that dies is replaced in about three seconds.
 type RedisSentinelGroup struct {
 	group[*RedisServer] // of those that keep data
 	options             RedisOptions
+	down                int // see sentinelDown
 	sentinels           group[*RedisServer]
 }
 
@@ -28,7 +33,7 @@ type RedisSentinelGroup struct {
 // and returns when all of them know each other. It takes about two seconds.
 func RedisSentinel(tb testing.TB, o RedisOptions) *RedisSentinelGroup {
 	tb.Helper()
-	g := startSentinel(tb, o)
+	g := startSentinel(tb, o, sentinelDown)
 	tb.Cleanup(g.end)
 	return g
 }
@@ -39,7 +44,7 @@ var sharedSentinel shared[*RedisSentinelGroup]
 // any of it.
 func SharedRedisSentinel(tb testing.TB) *RedisSentinelGroup {
 	tb.Helper()
-	g := *sharedSentinel.get(func() *RedisSentinelGroup { return startSentinel(tb, RedisOptions{}) })
+	g := *sharedSentinel.get(func() *RedisSentinelGroup { return startSentinel(tb, RedisOptions{}, sharedSentinelDown) })
 	g.tb = tb
 	return &g
 }
@@ -102,9 +107,9 @@ func (g *RedisSentinelGroup) end() {
 	g.group.end()
 }
 
-func startSentinel(tb testing.TB, o RedisOptions) *RedisSentinelGroup {
+func startSentinel(tb testing.TB, o RedisOptions, down int) *RedisSentinelGroup {
 	tb.Helper()
-	g := &RedisSentinelGroup{options: o}
+	g := &RedisSentinelGroup{options: o, down: down}
 	g.tb, g.elected = tb, g.vote
 	err := g.startData()
 	if err == nil {
@@ -171,7 +176,7 @@ func (g *RedisSentinelGroup) configure(s *RedisServer) error {
 		"port " + strconv.Itoa(s.port), "bind 127.0.0.1", "daemonize no", "dir " + s.dir,
 		"sentinel announce-ip 127.0.0.1", "sentinel announce-port " + strconv.Itoa(s.port),
 		strings.Join([]string{"sentinel monitor", SentinelName, host, port, "2"}, " "),
-		fmt.Sprintf("sentinel down-after-milliseconds %s %d", SentinelName, sentinelDown),
+		fmt.Sprintf("sentinel down-after-milliseconds %s %d", SentinelName, g.down),
 		fmt.Sprintf("sentinel failover-timeout %s 3000", SentinelName),
 		fmt.Sprintf("sentinel parallel-syncs %s 2", SentinelName),
 	}
