@@ -66,7 +66,7 @@ type form struct {
 }
 
 var (
-	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 30 * time.Second, starves: time.Minute, brief: 1, goroutines: 4, atOnce: 4}
+	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 2 * time.Minute, starves: 3 * time.Minute, brief: 1, goroutines: 4, atOnce: 4}
 	fullForm  = form{rounds: 4, most: 60, lasts: 20 * time.Second, holds: 2_000, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6, goroutines: 4, atOnce: 2}
 	full      = flag.Bool("full", false, "run the cells at length, and write results.json")
 )
@@ -119,7 +119,7 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	s.register, socket = startRegister(t)
 	began := now()
 	s.crew = hire(t, config{URL: s.url, Socket: socket, Goroutines: f.goroutines, Brief: f.brief, TTL: c.ttl, Trace: f.trace}, processes)
-	if !s.crew.awaitGrant(began, 30*time.Second) {
+	if !s.crew.awaitGrant(began, 3*time.Minute) {
 		t.Fatalf("no lock is granted: %v", s.crew.errors)
 	}
 	e := evidence{began: now()}

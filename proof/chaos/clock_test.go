@@ -30,7 +30,7 @@ func TestLongClockAheadEndsSessions(t *testing.T) {
 			q.Set("strategy", "advisory")
 			q.Set("level", level)
 			u.RawQuery = q.Encode()
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			locks := must.Get(distlock.Open(ctx, u.String(), &distlock.Options{TTL: 2 * time.Second}))(t)
 			defer locks.Close()

@@ -152,7 +152,7 @@ func (c *crew) dismiss() {
 	for _, m := range c.members {
 		select {
 		case <-m.done:
-		case <-time.After(time.Minute):
+		case <-time.After(4 * time.Minute):
 			c.t.Errorf("worker %d does not end", m.process)
 			m.cmd.Process.Signal(syscall.SIGQUIT) // shows where it is
 			<-m.done

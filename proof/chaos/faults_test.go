@@ -70,7 +70,7 @@ func nothing() {}
 
 // awaitError returns once a write fails.
 func (s *scene) awaitError(write func() error) {
-	for end := time.Now().Add(10 * time.Second); write() == nil; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); write() == nil; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.Error("every write succeeds")
 			return
@@ -179,7 +179,7 @@ func lose(next func(p *faultproxy.Proxy, text string)) func(*scene) func() {
 	return func(s *scene) func() {
 		before, end := s.proxy.Lost(), begin(s)
 		return func() {
-			for last := time.Now().Add(30 * time.Second); s.proxy.Lost() == before; time.Sleep(5 * time.Millisecond) {
+			for last := time.Now().Add(2 * time.Minute); s.proxy.Lost() == before; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(last) {
 					s.Error("nothing was lost")
 					break

@@ -15,7 +15,7 @@ import (
 )
 
 // traceForm is short: what TLC looks at grows with the number of calls whose outcome is not known.
-var traceForm = form{rounds: 2, most: 2, heals: 30 * time.Second, starves: time.Minute, goroutines: 2, trace: true}
+var traceForm = form{rounds: 2, most: 2, heals: 2 * time.Minute, starves: 3 * time.Minute, goroutines: 2, trace: true}
 
 // traced are cells whose traces the specification of the store must allow. In ZooKeeper a hold ends with its session, of which a
 // trace says nothing.

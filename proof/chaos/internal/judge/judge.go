@@ -99,7 +99,7 @@ func Linearizable(all []Hold) porcupine.CheckResult {
 				porcupine.Operation{ClientId: i, Input: step{true, i, h.Fence}, Call: h.Call, Return: h.Grant},
 				porcupine.Operation{ClientId: i, Input: step{false, i, 0}, Call: h.Trusted(), Return: h.Trusted()})
 		}
-		switch r := porcupine.CheckOperationsTimeout(mutex, ops, time.Minute); {
+		switch r := porcupine.CheckOperationsTimeout(mutex, ops, 10*time.Minute); {
 		case r == porcupine.Illegal:
 			return r
 		case r != porcupine.Ok:
