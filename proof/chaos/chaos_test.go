@@ -137,7 +137,9 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	e.ended = now()
 	s.crew.dismiss()
 	e.holds, e.updates = s.crew.seen(), s.register.updates()
-	e.errors, e.gaveUp, e.stall, e.trace = s.crew.errors, s.crew.gaveUp, s.crew.stall, s.crew.trace
+	s.crew.mu.Lock()
+	e.errors, e.gaveUp, e.stall, e.own, e.trace = s.crew.errors, s.crew.gaveUp, s.crew.stall, s.crew.own, s.crew.trace
+	s.crew.mu.Unlock()
 	e.left = leftovers(s, 3*c.ttl+f.heals)
 	return e
 }

@@ -54,6 +54,7 @@ type crew struct {
 	last    int64         // when a lock that is not brief was granted last
 	gaveUp  time.Duration // the longest that a call waited before the workers were dismissed
 	stall   time.Duration // the longest that the machine did not let a worker run
+	own     time.Duration // … that it did not let this process run, in which the proxies are
 	started int
 }
 
@@ -69,12 +70,31 @@ func hire(t *testing.T, config config, processes int) *crew {
 	for range processes {
 		c.start()
 	}
+	quit := make(chan struct{})
+	go c.measureStalls(quit)
 	t.Cleanup(func() {
+		close(quit)
 		for len(c.members) > 0 {
 			c.kill()
 		}
 	})
 	return c
+}
+
+// measureStalls notes for how long the machine did not let this process run, until quit is closed.
+func (c *crew) measureStalls(quit <-chan struct{}) {
+	for {
+		before := now()
+		select {
+		case <-quit:
+			return
+		case <-time.After(time.Millisecond):
+		}
+		took := time.Duration(now() - before)
+		c.mu.Lock()
+		c.own = max(c.own, took)
+		c.mu.Unlock()
+	}
 }
 
 // start starts one worker more.

@@ -52,11 +52,17 @@ func TestLongTraces(t *testing.T) {
 	}
 }
 
-// traceIsJudged runs the cell once, and fails unless its trace is allowed, or refused. On a machine that kept a worker from running, when
-// something happened is not known well enough: false says to try again, unless it is the last time.
+// traceIsJudged runs the cell once, and fails unless its trace is allowed, or refused. On a machine that kept a worker or a proxy from
+// running, when something happened is not known well enough, and a store may forget when nobody notices: false says to try again, unless
+// it is the last time. What is to be allowed is then judged as exactly as the machine was.
 func (c *cell) traceIsJudged(t *testing.T, allowed, last bool) bool {
 	e := c.run(t, traceForm)
-	v := c.judgeTrace(t, e)
+	stall := max(e.stall, e.own)
+	known := c.ttl / 10
+	if allowed && last {
+		known += stall
+	}
+	v := c.judgeTrace(t, e, known)
 	if allowed {
 		_, faults := c.judge(traceForm, e)
 		for _, fault := range faults {
@@ -67,7 +73,7 @@ func (c *cell) traceIsJudged(t *testing.T, allowed, last bool) bool {
 	if v.Allowed == allowed {
 		return true
 	}
-	if e.stall > c.ttl/20 && !last {
+	if (!allowed || stall > c.ttl/20) && !last {
 		return false
 	}
 	file := filepath.Join(os.TempDir(), "distlock-"+c.id()+".tla")
@@ -76,10 +82,9 @@ func (c *cell) traceIsJudged(t *testing.T, allowed, last bool) bool {
 	return true
 }
 
-// judgeTrace says whether the specification allows what was recorded. When a request arrived is known to a tenth of the TTL.
-func (c *cell) judgeTrace(t *testing.T, e evidence) trace.Verdict {
+// judgeTrace says whether the specification allows what was recorded. When a request arrived is known to some time.
+func (c *cell) judgeTrace(t *testing.T, e evidence, known time.Duration) trace.Verdict {
 	slices.SortStableFunc(e.trace, func(a, b trace.Event) int { return cmp.Compare(a.At, b.At) })
-	known := c.ttl / 10
 	exact := trace.Store{Late: known, Early: known, Slack: known + c.more, Queues: trace.Unanswered(e.trace) <= 5}
 	if c.what == pauseServer.what { // it finds requests when it goes on
 		exact.Late += time.Duration(c.lasts * float64(c.ttl))

@@ -21,6 +21,7 @@ type evidence struct {
 	errors       map[string]int // of calls of Lock
 	gaveUp       time.Duration  // the longest that a call waited before all were called off
 	stall        time.Duration  // the longest that the machine did not let a worker run
+	own          time.Duration  // … that it did not let this process run, in which the proxies are
 	heals        []int64        // when faults ended
 	began, ended int64
 	left         []string // names that are held though their holders have ended
