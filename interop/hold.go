@@ -208,7 +208,7 @@ func (w Waiter) Granted(t *testing.T) Grant {
 // Since returns the rounded time since start.
 func Since(start time.Time) time.Duration { return peers.Round(time.Since(start)) }
 
-// LearnsLoss expects that a hold ends within its TTL, as lost.
+// LearnsLoss expects that a hold ends within its TTL, or promptly on a busy machine, as lost.
 func LearnsLoss(t *testing.T, h Hold, life time.Duration) {
 	t.Helper()
 	start := time.Now()
@@ -217,8 +217,8 @@ func LearnsLoss(t *testing.T, h Hold, life time.Duration) {
 	if cause := context.Cause(h.Context()); !errors.Is(cause, distlock.ErrLost) {
 		t.Errorf("the lease ended by %v", cause)
 	}
-	if took := time.Since(start); took > life {
-		t.Errorf("noticed after %v, want less than %v", took, life)
+	if took := time.Since(start); took > max(life, Prompt) {
+		t.Errorf("noticed after %v, want less than %v", took, max(life, Prompt))
 	}
 	if err := h.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
 		t.Errorf("unlock: %v", err)

@@ -143,17 +143,41 @@ func (r Record) metEachOther(t *testing.T) {
 }
 
 // Prompt bounds the time in which a waiter is woken. Locks end much later by themselves.
-const Prompt = 10 * time.Second
+const Prompt = time.Minute
 
 // poll is below the interval at which a Go client polls.
 const poll = 400 * time.Millisecond
 
-// Judge expects that all waiters were woken promptly, and most of them before they would have polled.
+// idle is how late a goroutine mostly runs at most where a waiter that was woken has the lock before it would have polled.
+const idle = 5 * time.Millisecond
+
+// Judge expects that all waiters were woken promptly, and most of them before they would have polled, unless the machine is busy.
 func Judge(t *testing.T, what string, took []time.Duration) {
 	t.Helper()
-	if p50, longest := peers.Quantiles(t, what, took); longest > Prompt || p50 > poll {
-		t.Errorf("%s after %v, and half of them after %v; want less than %v and %v", what, longest, p50, Prompt, poll)
+	p50, longest := peers.Quantiles(t, what, took)
+	if longest > Prompt {
+		t.Errorf("%s after %v; want less than %v", what, longest, Prompt)
 	}
+	if p50 <= poll {
+		return
+	}
+	if late := lateness(); late < idle {
+		t.Errorf("half of them after %v, where goroutines run %v late; want less than %v", p50, late, poll)
+	} else {
+		t.Logf("half of them after %v, where goroutines run %v late: the machine is too busy to tell", p50, late)
+	}
+}
+
+// lateness returns how late nine of ten goroutines run at most that are due.
+func lateness() time.Duration {
+	var late []time.Duration
+	for range 200 {
+		start := time.Now()
+		time.Sleep(time.Millisecond)
+		late = append(late, time.Since(start)-time.Millisecond)
+	}
+	slices.Sort(late)
+	return late[len(late)*9/10]
 }
 
 // Checker detects overlapping holds. A visitor counts itself in and out, checks for others, and increments

@@ -14,7 +14,7 @@ import (
 const (
 	// shortLife is the timeout of sessions whose process will die. Go's last up to twice as long as
 	// its TTL.
-	shortLife = 4 * time.Second
+	shortLife = 6 * time.Second
 	// grace is the time that a busy machine may add, and the server's unit of time. All other sessions
 	// live longer.
 	grace = 30 * time.Second

@@ -22,7 +22,7 @@ const Patience = 2 * time.Minute
 
 // prompt is how soon a waiter that was woken has the lock. Leases and sessions last much longer,
 // and no peer polls that often.
-const prompt = 15 * time.Second
+const prompt = 25 * time.Second
 
 // Peer is one user of locks, of one kind.
 type Peer interface {

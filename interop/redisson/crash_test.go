@@ -12,7 +12,7 @@ import (
 
 const (
 	// shortLife is the life of locks whose holder will die.
-	shortLife = 3 * time.Second
+	shortLife = 5 * time.Second
 	// grace is the time that a busy machine may add: much, and less than the default life of
 	// locks.
 	grace = 20 * time.Second

@@ -25,7 +25,7 @@ import (
 )
 
 // lease is the life of locks that are not meant to end by themselves.
-const lease = 30 * time.Second
+const lease = 2 * time.Minute
 
 // tokenOf is the key of a lock's token.
 func tokenOf(name string) string {
@@ -199,7 +199,7 @@ func byMajority(t *testing.T) (*deployment, []*testserver.RedisServer) {
 func eachOf(t *testing.T, addrs ...string) func(context.Context, func(context.Context, *redis.Client) error) error {
 	var clients []*redis.Client
 	for _, addr := range addrs {
-		c := redis.NewClient(&redis.Options{Addr: addr})
+		c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: interop.Patience})
 		t.Cleanup(func() { c.Close() })
 		clients = append(clients, c)
 	}

@@ -227,7 +227,7 @@ func eachPeer(t *testing.T, test func(t *testing.T, peer func(t *testing.T) side
 func newName() string { return "test:" + cryptorand.Text() }
 
 func newRedis(t *testing.T) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr()})
+	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr(), DialTimeout: time.Minute, ReadTimeout: time.Minute, WriteTimeout: time.Minute, MaxRetries: -1})
 	t.Cleanup(func() { c.Close() })
 	return c
 }
