@@ -199,7 +199,7 @@ func lockAndUnlock(t testing.TB, c *distlock.Client) error {
 // other client gets the lock.
 func TestRedlockWithoutAMajority(t *testing.T) {
 	ms := startMasters(t)
-	b := ms.network(t).redlock(t, quorum.Options{})
+	b := ms.network(t).redlock(t, quorum.Options{MemberTimeout: tooLong / 2})
 	c := must.Get(distlock.New(b, &distlock.Options{TTL: time.Second}))(t)
 	defer c.Close()
 	lease := must.Get(c.Mutex("lock").Lock(t.Context()))(t)
@@ -220,7 +220,7 @@ func TestRedlockWithoutAMajority(t *testing.T) {
 // since the members count from a clock.
 func TestRedlockRestartHole(t *testing.T) {
 	ms := startMasters(t)
-	b := ms.network(t).redlock(t, quorum.Options{})
+	b := ms.network(t).redlock(t, quorum.Options{MemberTimeout: tooLong / 2})
 	began, r := time.Now(), request("lock", 5*time.Minute)
 	first := acquire(t, b, r)
 	for _, m := range ms[:3] {
@@ -230,7 +230,7 @@ func TestRedlockRestartHole(t *testing.T) {
 	var second driver.Grant
 	eventually(t, "the second is let in", func() (ok bool) {
 		var err error
-		second, err = ms.network(t).redlock(t, quorum.Options{}).Acquire(t.Context(), request("lock", 30*time.Second))
+		second, err = ms.network(t).redlock(t, quorum.Options{MemberTimeout: tooLong / 2}).Acquire(t.Context(), request("lock", 30*time.Second))
 		return err == nil
 	})
 	both := first.TTL - time.Since(began)
@@ -248,10 +248,17 @@ func TestRedlockRestartHole(t *testing.T) {
 func TestRedlockDelayedRestart(t *testing.T) {
 	t.Parallel()
 	ms := startMasters(t)
-	b := ms.network(t).redlock(t, quorum.Options{})
+	b := ms.network(t).redlock(t, quorum.Options{MemberTimeout: tooLong / 2})
 	const ttl = 2 * time.Second
-	began, r := time.Now(), request("lock", ttl)
-	first := acquire(t, b, r)
+	var began time.Time
+	var r driver.Request
+	var first driver.Grant
+	eventually(t, "a majority is quick enough", func() bool {
+		var err error
+		began, r = time.Now(), request("lock", ttl)
+		first, err = b.Acquire(t.Context(), r)
+		return err == nil
+	})
 	for _, m := range ms[:3] {
 		m.Kill()
 	}
@@ -444,7 +451,7 @@ func BenchmarkRedlock(b *testing.B) {
 // Other data at a minority of the members costs its votes, and at a majority it is an error.
 func TestRedlockAmongOtherData(t *testing.T) {
 	ms := startMasters(t)
-	b := ms.network(t).redlock(t, quorum.Options{})
+	b := ms.network(t).redlock(t, quorum.Options{MemberTimeout: tooLong / 2})
 	set := func(n int, args ...string) {
 		t.Helper()
 		for _, m := range ms[:n] {
