@@ -10,6 +10,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/rueidis"
@@ -57,7 +58,7 @@ func TestClusterSlotMoves(t *testing.T) {
 		tag := "{" + driver.NewOwner() + "}"
 		held := request(tag+"held", driver.Exclusive)
 		acquire(t, b, held)
-		w := must.Get(b.Watch(t.Context(), request(held.Name, driver.Exclusive)))(t)
+		w := locktest.Watch(t, b, request(held.Name, driver.Exclusive))
 		slot := g.Slot(tag)
 		for _, to := range g.Masters() {
 			if to == g.Owner(slot) {

@@ -11,7 +11,6 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/locktest"
-	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -83,7 +82,7 @@ func TestWatchSurvivesTheServer(t *testing.T) {
 	srv := testserver.Redis(t)
 	b := open(t, single(srv.Addr()), redislock.Options{}, nil)
 	r := request("", driver.Exclusive)
-	w := must.Get(b.Watch(t.Context(), r))(t)
+	w := locktest.Watch(t, b, r)
 	srv.Kill()
 	if _, err := b.Watch(t.Context(), request("", driver.Exclusive)); err == nil || driver.Final(err) {
 		t.Errorf("watch without a server: %v", err)
