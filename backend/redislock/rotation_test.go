@@ -281,7 +281,7 @@ func TestLongCertificateIsRenewed(t *testing.T) {
 		}
 		return files
 	}
-	ends := time.Now().Add(12 * time.Second)
+	ends := time.Now().Add(30 * time.Second)
 	files := issue(ends)
 	open := func() *Backend {
 		return openAt(t, "rediss://"+addr+"?ca="+f.Cert+"&cert="+files.Cert+"&key="+files.Key, Options{})
