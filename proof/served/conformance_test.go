@@ -53,7 +53,7 @@ func conform(t *testing.T, connect func() driver.Backend, refuses func(name stri
 	drivertest.Run(t, drivertest.Harness{
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, servers[turn.Add(1)%2].addr)
-			b, err := driver.Open(ctx, "http://"+p.Addr())
+			b, err := driver.Open(ctx, "http://"+p.Addr()+patient)
 			if err == nil {
 				proxies.Store(b, p)
 			}

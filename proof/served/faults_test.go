@@ -87,7 +87,7 @@ func fail(t *testing.T, store string, ttl time.Duration, turns int) {
 	a, b := c.servers[0].addr, c.servers[1].addr
 	viaA, viaB := c.proxies[0].Addr(), c.proxies[1].Addr()
 	clients := []*distlock.Client{
-		c.client("http://" + viaA + "," + viaB), c.client("http://" + viaB + "," + viaA), c.client("http://" + a + "," + b),
+		c.client("http://" + viaA + "," + viaB + patient), c.client("http://" + viaB + "," + viaA + patient), c.client("http://" + a + "," + b + patient),
 		c.clientOf(open(t, store)),
 	}
 

@@ -77,7 +77,10 @@ func start(t testing.TB, connect func() driver.Backend) *process {
 	return p
 }
 
-func (p *process) url() string { return "http://" + p.addr }
+// patient is what URLs of servers end in: a busy machine needs longer for Open than its default.
+const patient = "/?timeout=2m"
+
+func (p *process) url() string { return "http://" + p.addr + patient }
 
 // restart starts the server anew, with a new connection to the store.
 func (p *process) restart() {

@@ -64,10 +64,10 @@ func TestRefusedByTheServer(t *testing.T) {
 				store := memlock.NewStore().Connect()
 				t.Cleanup(func() { store.Close() })
 				g := guard(t, store)
-				probe := open(t, "http://:"+secret+"@"+g.host)
+				probe := open(t, "http://:"+secret+"@"+g.host+patient)
 				return drivertest.Harness{
 					Open: func(ctx context.Context) (driver.Backend, error) {
-						return driver.Open(ctx, "http://:"+secret+"@"+g.host)
+						return driver.Open(ctx, "http://:"+secret+"@"+g.host+patient)
 					},
 					Withdraw: func() (restore func()) {
 						withdraw(g)
@@ -107,7 +107,7 @@ func TestRefusedByTheStore(t *testing.T) {
 				}
 				return drivertest.Harness{
 					Open: func(ctx context.Context) (driver.Backend, error) {
-						return driver.Open(ctx, "http://"+servers[0].addr+","+servers[1].addr)
+						return driver.Open(ctx, "http://"+servers[0].addr+","+servers[1].addr+patient)
 					},
 					Withdraw: func() (restore func()) {
 						set(rules.without...)
@@ -131,7 +131,7 @@ func TestTokenIsExchanged(t *testing.T) {
 		must.OK(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
 	}
 	write("wrong")
-	address := "http://" + g.host + "/?password_file=" + url.QueryEscape(file)
+	address := "http://" + g.host + patient + "&password_file=" + url.QueryEscape(file)
 	expect.Be(t, expect.Err(driver.Open(t.Context(), address)), driver.ErrInvalid, "a wrong token at Open")
 	write(secret)
 	b := open(t, address)

@@ -54,7 +54,7 @@ func hosts(servers ...*process) string {
 	for _, p := range servers {
 		all = append(all, p.addr)
 	}
-	return "http://" + strings.Join(all, ",")
+	return "http://" + strings.Join(all, ",") + patient
 }
 
 // client makes a client, which ends with the test.

@@ -285,7 +285,7 @@ func freePort() (int, error) {
 // AwaitRefusal returns when no program listens at an address at which this one has just stopped. A child process has
 // the sockets of its parent until it executes its program, which on a busy machine takes a while.
 func AwaitRefusal(addr string) error {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(startTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		conn, err := net.Dial("tcp", addr)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil
