@@ -124,7 +124,7 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 			watches[i] = s.conn(i).watch(requests[i])
 			watches[i].drain()
 		}
-		superfluous := 0
+		superfluous, turn, slow := 0, time.Now(), false
 		s.a.free(r.Hold, nil, "the holder releases")
 		for i, r := range requests {
 			watches[i].wantSignal("a release is signalled to the first in the queue")
@@ -134,7 +134,12 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 					superfluous++
 				}
 			}
+			slow = slow || time.Since(turn) >= driver.TurnLife
+			turn = time.Now()
 			s.conn(i).free(r.Hold, nil, "the holder releases")
+		}
+		if superfluous > waiters && slow {
+			s.fail(errSlow) // a turn that nobody takes is the next one's
 		}
 		// A connection that comes back wakes all, since it may have missed a release.
 		s.want(s.over() || superfluous <= waiters, "a release wakes the first in the queue: %d releases, %d signals to others", waiters, superfluous)

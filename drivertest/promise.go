@@ -25,7 +25,7 @@ type promise struct {
 func (p promise) check(ctx context.Context, h *Harness) error {
 	calls := new(activity)
 	var cfg config
-	err := bounded(ctx, cmp.Or(h.Timeout, openTime), calls, func(ctx context.Context) (err error) {
+	err := bounded(ctx, cmp.Or(h.Timeout, openTime+h.extra), calls, func(ctx context.Context) (err error) {
 		cfg, err = h.applyDefaults(ctx, calls)
 		return err
 	})
