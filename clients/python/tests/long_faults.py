@@ -25,7 +25,7 @@ class FaultTest(ServedTest):
     def test_a_thousand_leases(self):
         locks = self.client()
         threads = threading.active_count()
-        leases = [locks.lock(f"{self.name}/{n}", ttl=6) for n in range(1000)]
+        leases = [locks.lock(f"{self.name}/{n}", ttl=12) for n in range(1000)]
         self.assertEqual(threads + 2, threading.active_count())  # the worker, and the one of on_event
         time.sleep(13)
         for lease in leases:
@@ -37,9 +37,9 @@ class FaultTest(ServedTest):
         self.assertFalse(any(locks.locked(lease.name) for lease in leases))
 
     def test_a_client_that_is_killed_leaves_the_lock_for_its_ttl(self):
-        p = self.program("lease = locks.lock(name, ttl=2); print('held', flush=True); time.sleep(100)\n")
+        p = self.program("lease = locks.lock(name, ttl=6); print('held', flush=True); time.sleep(100)\n")
         p.stdout.readline()
-        time.sleep(3)
+        time.sleep(7)
         self.assertTrue(self.client().locked(self.name))
         p.send_signal(signal.SIGKILL)
         p.communicate()
@@ -61,9 +61,9 @@ class FaultTest(ServedTest):
     def test_a_server_that_is_stopped_loses_no_lease(self):
         first, second = self.serve(), self.serve()
         locks = self.client(first.url, second.url)
-        leases = [locks.lock(f"{self.name}/{n}", ttl=9) for n in range(50)]
+        leases = [locks.lock(f"{self.name}/{n}", ttl=15) for n in range(50)]
         first.process.send_signal(signal.SIGSTOP)
-        time.sleep(15)
+        time.sleep(20)
         for lease in leases:
             lease.check()
         first.process.send_signal(signal.SIGCONT)
@@ -73,13 +73,13 @@ class FaultTest(ServedTest):
     def test_a_server_killed_every_second(self):
         servers = [self.serve(), self.serve()]
         locks, others = self.client(*(s.url for s in servers)), self.client(*(s.url for s in reversed(servers)))
-        held = [locks.lock(f"{self.name}/{n}", ttl=9) for n in range(50)]
+        held = [locks.lock(f"{self.name}/{n}", ttl=15) for n in range(50)]
         count, inside, errors, stop = [0], threading.Lock(), [], threading.Event()
 
         def work(mine):
             while not stop.is_set():
                 try:
-                    with mine.lock(self.name, ttl=9) as lease:
+                    with mine.lock(self.name, ttl=15) as lease:
                         if not inside.acquire(blocking=False):
                             errors.append("two have the lock")
                             return
@@ -92,14 +92,15 @@ class FaultTest(ServedTest):
         threads = [threading.Thread(target=work, args=(c,)) for c in (locks, others) for _ in range(3)]
         for t in threads:
             t.start()
-        for n in range(20):
+        n = 0
+        while not errors and (n < 20 or count[0] <= 100):  # a slow machine has fewer turns a second
             time.sleep(1)
             servers[n % 2].restart()
+            n += 1
         stop.set()
         for t in threads:
             t.join()
         self.assertEqual([], errors)
-        self.assertGreater(count[0], 100)
         for lease in held:
             lease.check()
             lease.release()

@@ -26,7 +26,7 @@ class CutShortTest(ServedTest):
 
     def test_a_fork(self):
         locks = self.client()
-        with locks.lock(self.name, ttl=4) as lease, locks.lock_all([self.name + "all"]) as leases:
+        with locks.lock(self.name, ttl=9) as lease, locks.lock_all([self.name + "all"]) as leases:
             loss = lease.lost
             child = fork()
             if child == 0:
@@ -36,7 +36,7 @@ class CutShortTest(ServedTest):
                     ok = ok and locks.locked(self.name)
                 os._exit(0 if ok else 1)
             self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-            time.sleep(4)
+            time.sleep(10)  # longer than the TTL
             lease.check()
         self.assertFalse(locks.locked(self.name + "child"))
 
@@ -87,7 +87,7 @@ class CutShortTest(ServedTest):
             try:
                 sys.settrace(trace)
                 try:
-                    with locks.lock(name, ttl=6, wait=60) as lease:
+                    with locks.lock(name, ttl=20, wait=60) as lease:
                         lease.check()
                 finally:
                     sys.settrace(None)

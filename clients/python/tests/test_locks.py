@@ -46,12 +46,12 @@ class LockTest(ServedTest):
 
     def test_renewal_and_its_absence(self):
         locks, lost = self.client(), threading.Event()
-        with locks.lock(self.name, ttl=4) as lease:
+        with locks.lock(self.name, ttl=9) as lease:
             fixed = locks.lock(self.name + "fixed", ttl=1.5, renew=False, on_lost=lambda _: lost.set())
             self.assertTrue(lost.wait(60))
             self.assertTrue(fixed.lost.is_set())
             self.assertRaises(distlock.Lost, fixed.release)
-            time.sleep(4)
+            time.sleep(9)
             lease.check()  # for longer than its TTL
         self.assertEqual(1, len(self.heard("lost", self.name + "fixed")))
 
@@ -147,8 +147,9 @@ class LockTest(ServedTest):
         lease = locks.lock(self.name, ttl=3, min_hold=4)
         lease.release()
         self.assertRaises(distlock.Lost, lease.check)
-        self.assertIsNone(other.try_lock(self.name))
-        other.lock(self.name).release()
+        early = other.try_lock(self.name)
+        self.assertTrue(early is None or time.monotonic() - start >= 4)  # a slow machine may come late
+        (early or other.lock(self.name)).release()
         self.assertGreaterEqual(time.monotonic() - start, 4)
         self.assertRaises(ValueError, locks.lock, self.name, ttl=1, min_hold=2, renew=False)
 
@@ -195,7 +196,7 @@ class LockTest(ServedTest):
             raise ZeroDivisionError
 
         with self.assertLogs("distlock") as logged:
-            self.assertRaises(Enough, locks.elect, self.name, lead, ttl=6)
+            self.assertRaises(Enough, locks.elect, self.name, lead, ttl=9)
         self.assertIn("ZeroDivisionError", "".join(logged.output))
         self.assertLess(terms[0], terms[1])
         self.assertFalse(other.locked(self.name))
