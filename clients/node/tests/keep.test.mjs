@@ -98,7 +98,8 @@ test("a minimum hold", async (t) => {
   const start = performance.now();
   const lease = await locksOf(server).lock("x", { minHold: 1_000 });
   await lease.release();
-  assert.equal(server.calls("release").length, 0);
+  const early = server.calls("release").length;
+  assert.ok(early === 0 || performance.now() - start >= 1_000 - 1); // a slow machine may come late
   assert.equal(lease.remaining, 0);
   await eventually(() => server.calls("release").length > 0);
   assert.ok(performance.now() - start >= 1_000 - 1);

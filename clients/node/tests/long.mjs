@@ -26,7 +26,8 @@ async function mortals(t) {
       await sleep(1_000);
       servers[i].kill();
       await once(servers[i].child, "exit");
-      servers[i] = await start(t, folder, servers[i].addr);
+      const { addr } = servers[i];
+      for (servers[i] = null; !servers[i]; ) servers[i] = await start(t, folder, addr).catch(() => null); // its port may be a client's for a moment
       kills++;
     }
   })();
@@ -42,8 +43,8 @@ test("a thousand leases outlive servers that are killed every second", async (t)
   const servers = await mortals(t);
   const lost = [];
   const locks = new Locks(servers.urls);
-  const leases = await Promise.all(Array.from({ length: 1000 }, (_, i) => locks.lock(`name ${i}`, { ttl: 12_000, onLost: (e) => lost.push(e.message) })));
-  const end = performance.now() + 36_000; // three TTLs
+  const leases = await Promise.all(Array.from({ length: 1000 }, (_, i) => locks.lock(`name ${i}`, { ttl: 20_000, onLost: (e) => lost.push(e.message) })));
+  const end = performance.now() + 45_000; // more than two TTLs
   while (performance.now() < end) {
     await sleep(500);
     for (const lease of leases) lease.check();
