@@ -33,21 +33,25 @@ func TestAdvise(t *testing.T) {
 			}
 		}
 	}()
-	code, out, err := inProcess("--url", url, "advise", "order:", "--for", "1s", "--every", "5ms", "--json")
+	var g adviceJSON
+	var out string
+	// On a machine that stands still there are few looks.
+	for length := time.Second; length < time.Minute && (g.Holds < 2 || g.HeldMax < 900); length *= 3 {
+		code, text, err := inProcess("--url", url, "advise", "order:", "--for", length.String(), "--every", "5ms", "--json")
+		if code != 0 || err != "" {
+			t.Fatalf("exit code %d, %s", code, err)
+		}
+		var got []adviceJSON
+		if err := json.Unmarshal([]byte(text), &got); err != nil || len(got) != 1 {
+			t.Fatalf("%v in %s", err, text)
+		}
+		g, out = got[0], text
+		if g.Class != "order:*" || g.FixedTTL != nil || g.Wait != nil {
+			t.Errorf("got %s", out)
+		}
+	}
 	close(stop)
-	done := <-turns
-	if code != 0 || err != "" {
-		t.Fatalf("exit code %d, %s", code, err)
-	}
-	var got []adviceJSON
-	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got) != 1 {
-		t.Fatalf("%v in %s", err, out)
-	}
-	g := got[0]
-	if g.Class != "order:*" || g.FixedTTL != nil || g.Wait != nil {
-		t.Errorf("got %s", out)
-	}
-	if g.Holds < 2 || g.Holds > done+2 || g.HeldMax < 900 {
+	if done := <-turns; g.Holds < 2 || g.Holds > done+2 || g.HeldMax < 900 {
 		t.Errorf("%d holds were made; got %s", done, out)
 	}
 }

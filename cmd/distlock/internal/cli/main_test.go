@@ -47,7 +47,19 @@ func unset(t *testing.T, name string) {
 }
 
 // patience is how long a test waits for what must come.
-const patience = time.Minute
+const patience = 3 * time.Minute
+
+// withTTL tries something with a lock of a TTL, and again with three times as much: a machine that stood still for so long
+// may be why it failed.
+func withTTL(t *testing.T, ttl time.Duration, try func(ttl time.Duration) error) {
+	t.Helper()
+	for err := try(ttl); err != nil; err = try(ttl) {
+		if ttl *= 3; ttl > time.Minute {
+			t.Fatal(err)
+		}
+		t.Logf("once more, with a TTL of %v: %v", ttl, err)
+	}
+}
 
 // process is a running distlock.
 type process struct {

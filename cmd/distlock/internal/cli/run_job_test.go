@@ -5,7 +5,9 @@ package cli
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -83,23 +85,28 @@ func TestIgnoredSignalsStayIgnored(t *testing.T) {
 
 func TestKilledHolder(t *testing.T) {
 	t.Parallel()
-	url := lockFile(t)
-	p := start(t, url, "run", "--ttl", "4s", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"; exec sleep 1000`)
-	p.out.await(t, "\n")
-	next := start(t, url, "run", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"`)
-	finishWith(t, url, 75, "run", "--wait", "50ms", "x", "--", "true")
-	killed := time.Now()
-	p.send(syscall.SIGKILL)
-	next.must(0)
-	if took := time.Since(killed); took > 20*time.Second { // without --ttl it would be 30 s
-		t.Errorf("the next has the lock after %v", took)
-	}
-	if a, b := fenceIn(t, p.out.String()), fenceIn(t, next.out.String()); b <= a {
-		t.Errorf("fences %d, then %d", a, b)
-	}
-	if runtime.GOOS == "linux" {
-		p.must(-1) // its command, which has the output open, is gone too
-	}
+	withTTL(t, 4*time.Second, func(ttl time.Duration) error {
+		url := lockFile(t)
+		p := start(t, url, "run", "--ttl", ttl.String(), "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"; exec sleep 1000`)
+		p.out.await(t, "\n")
+		next := start(t, url, "run", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"`)
+		var shown lockJSON
+		must.OK(t, json.Unmarshal([]byte(finish(t, url, "show", "--json", "x").out.String()), &shown))
+		p.send(syscall.SIGKILL)
+		next.must(0)
+		if runtime.GOOS == "linux" {
+			if code := p.code(); code != -1 { // its command, which has the output open, is gone too
+				return fmt.Errorf("a killed one ends with %d", code)
+			}
+		}
+		if h := shown.Holders; len(h) != 1 || *h[0].LeftMS > ttl.Milliseconds() { // without --ttl it would be 30 s
+			return fmt.Errorf("with a TTL of %v: %+v", ttl, h)
+		}
+		if a, b := fenceIn(t, p.out.String()), fenceIn(t, next.out.String()); b <= a {
+			t.Errorf("fences %d, then %d", a, b)
+		}
+		return nil
+	})
 }
 
 func TestStoppedHolder(t *testing.T) {
@@ -135,7 +142,7 @@ func TestBrokenLock(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			url := lockFile(t)
-			p := command(t, url, "run", "--ttl", "9s", "--on-loss", policy, "x", "--", "sh", "-c", "echo ready; cat; echo went on")
+			p := command(t, url, "run", "--ttl", "15s", "--on-loss", policy, "x", "--", "sh", "-c", "echo ready; cat; echo went on")
 			in := p.input()
 			p.begin()
 			p.out.await(t, "ready")
@@ -227,22 +234,26 @@ func blockWrites(t *testing.T, url string) (release func()) {
 // A command that obeys has --grace to end while the lock is still its own.
 func TestToldToStopInTime(t *testing.T) {
 	t.Parallel()
-	url := lockFile(t)
-	p := command(t, url, "run", "--ttl", "10s", "--grace", "5s", "x", "--", "sh", "-c", `trap "echo told; cat; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
-	in := p.input()
-	p.begin()
-	p.out.await(t, "ready")
-	release := blockWrites(t, url)
-	p.out.await(t, "told")
-	release()
-	if _, text, _ := inProcess("--url", url, "ls"); !strings.Contains(text, "exclusive") {
-		t.Errorf("the lock has ended when the command is told: %q", text)
-	}
-	in.Close()
-	p.must(76)
-	if text := p.errors.String(); strings.Contains(text, "killing") {
-		t.Errorf("killed, though it obeyed: %s", text)
-	}
+	withTTL(t, 10*time.Second, func(ttl time.Duration) error {
+		url := lockFile(t)
+		p := command(t, url, "run", "--ttl", ttl.String(), "--grace", (ttl / 2).String(), "x", "--", "sh", "-c", `trap "echo told; cat; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+		in := p.input()
+		p.begin()
+		p.out.await(t, "ready")
+		release := blockWrites(t, url)
+		p.out.await(t, "told")
+		release()
+		_, listed, _ := inProcess("--url", url, "ls")
+		in.Close()
+		p.must(76)
+		if !strings.Contains(listed, "exclusive") {
+			return fmt.Errorf("the lock has ended when the command is told: %q", listed)
+		}
+		if text := p.errors.String(); strings.Contains(text, "killing") {
+			return fmt.Errorf("killed, though it obeyed: %s", text)
+		}
+		return nil
+	})
 }
 
 // A command that doesn't obey is killed with all its group, grandchildren that obey
@@ -298,23 +309,27 @@ func TestStuckStandardError(t *testing.T) {
 // A command whose lock was lost while a message waited for the standard error is not started.
 func TestLostBeforeTheStart(t *testing.T) {
 	t.Parallel()
-	url := lockFile(t)
-	p := command(t, url, "run", "-v", "--ttl", "1s", "x", "--", "echo", "ran")
-	unread, full := fullPipe(t)
-	p.Stderr = full
-	p.begin()
-	eventually(t, "it has the lock", func() bool {
-		_, out, _ := inProcess("--url", url, "ls", "-o", "name")
-		return out == "x\n"
+	withTTL(t, time.Second, func(ttl time.Duration) error {
+		url := lockFile(t)
+		p := command(t, url, "run", "-v", "--ttl", ttl.String(), "x", "--", "echo", "ran")
+		unread, full := fullPipe(t)
+		p.Stderr = full
+		p.begin()
+		for began, out := time.Now(), ""; out != "x\n"; _, out, _ = inProcess("--url", url, "ls", "-o", "name") {
+			if time.Since(began) > patience/3 {
+				return errors.New("it is not seen to have the lock")
+			}
+		}
+		release := blockWrites(t, url)
+		time.Sleep(ttl * 3 / 2)
+		go io.Copy(io.Discard, unread)
+		p.must(exitLost)
+		release()
+		if p.out.String() != "" {
+			t.Error("the command ran without the lock")
+		}
+		return nil
 	})
-	release := blockWrites(t, url)
-	time.Sleep(1500 * time.Millisecond) // longer than the TTL
-	go io.Copy(io.Discard, unread)
-	p.must(exitLost)
-	release()
-	if p.out.String() != "" {
-		t.Error("the command ran without the lock")
-	}
 }
 
 // fullPipe returns a pipe that takes nothing more until it is read.
@@ -357,7 +372,9 @@ func TestGroupOutlivesTheNotice(t *testing.T) {
 	p := start(t, url, "run", "--ttl", "6s", "x", "--", "sh", "-c", `(trap "" TERM; echo ready; sleep 1000) & trap "exit 0" TERM; while :; do sleep 0.01; done`)
 	p.out.await(t, "ready")
 	release := blockWrites(t, url)
-	p.errors.await(t, "can't be renewed")
+	p.errors.awaitThat(t, "a notice", func(text string) bool {
+		return strings.Contains(text, "can't be renewed") || strings.Contains(text, "lost")
+	})
 	release()
 	p.must(76)
 }
@@ -410,12 +427,17 @@ func TestSecondSignalEndsTheWaitForTheGroup(t *testing.T) {
 // A command that was stopped keeps its lock.
 func TestStoppedCommand(t *testing.T) {
 	t.Parallel()
-	url := lockFile(t)
-	p := start(t, url, "run", "--ttl", "6s", "x", "--", "sh", "-c", `echo ready; kill -STOP $$; echo continued`)
-	p.out.await(t, "ready")
-	finishWith(t, url, 75, "run", "--wait", "7s", "x", "--", "true")
-	p.send(syscall.SIGCONT)
-	p.must(0).out.await(t, "continued")
+	withTTL(t, 6*time.Second, func(ttl time.Duration) error {
+		url := lockFile(t)
+		p := start(t, url, "run", "--ttl", ttl.String(), "x", "--", "sh", "-c", `echo ready; kill -STOP $$; echo continued`)
+		p.out.await(t, "ready")
+		other := finish(t, url, "run", "--wait", (ttl + time.Second).String(), "x", "--", "true")
+		p.send(syscall.SIGCONT)
+		if code := p.code(); code != 0 || other.ProcessState.ExitCode() == 0 || !strings.Contains(p.out.String(), "continued") {
+			return fmt.Errorf("it ends with %d, another with %v: %s%s", code, other.ProcessState, p.out.String(), p.errors.String())
+		}
+		return nil
+	})
 }
 
 // A signal ends a command that was stopped.
@@ -524,7 +546,7 @@ func TestGivesWayWhileWaiting(t *testing.T) {
 		eventually(t, "it takes the first lock", func() bool { return ends(75, "run", "--no-wait", "x", "--", "true") })
 	}
 	eventually(t, "it gives way", func() bool {
-		return ends(0, "unlock", "--ask", "x") && ends(0, "run", "--wait", "3s", "x", "--", "true")
+		return ends(0, "unlock", "--ask", "x") && ends(0, "run", "--wait", "15s", "x", "--", "true")
 	})
 	release()
 	other.must(0)

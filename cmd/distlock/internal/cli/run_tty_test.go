@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -169,15 +170,18 @@ func TestStopAtTerminal(t *testing.T) {
 // A job that is continued too late is killed.
 func TestStopAtTerminalTooLong(t *testing.T) {
 	t.Parallel()
-	url := lockFile(t)
-	keys, screen, tty := terminals(t)
-	p := atShell(t, url, `"$SELF" run --ttl 1s x -- sh -c 'echo rea""dy; read line; echo g""ot it'; "$SELF" run x -- true; fg; echo "code-$?"`, tty)
-	screen.await(t, "ready")
-	press(t, keys, "\x1a")
-	if text := screen.await(t, "code-"); !strings.Contains(text, "code-76") || strings.Contains(text, "got it") {
-		t.Errorf("got %q", text)
-	}
-	p.must(0)
+	withTTL(t, time.Second, func(ttl time.Duration) error {
+		keys, screen, tty := terminals(t)
+		script := `"$SELF" run --ttl ` + ttl.String() + ` x -- sh -c 'echo rea""dy; read line; echo g""ot it'; "$SELF" run x -- true; fg; echo "code-$?"`
+		p := atShell(t, lockFile(t), script, tty)
+		screen.awaitThat(t, "the command, or its end", func(text string) bool { return strings.Contains(text, "ready") || strings.Contains(text, "code-") })
+		press(t, keys, "\x1a")
+		text := screen.await(t, "code-")
+		if p.must(0); !strings.Contains(text, "code-76") || strings.Contains(text, "got it") {
+			return fmt.Errorf("got %q", text)
+		}
+		return nil
+	})
 }
 
 // Where no shell could continue it, as in a container, nothing stays stopped.
@@ -230,7 +234,7 @@ func TestLossAtTerminalEndsAll(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)
 	_, screen, tty := terminals(t)
-	p := atShell(t, url, `"$SELF" run --ttl 9s x -- sh -c 'setsid sh -c "trap \"\" HUP TERM; echo \"pid-\$\$-\"; while :; do sleep 0.01; done" & trap "" TERM; wait; wait'; echo "code-$?"`, tty)
+	p := atShell(t, url, `"$SELF" run --ttl 15s x -- sh -c 'setsid sh -c "trap \"\" HUP TERM; echo \"pid-\$\$-\"; while :; do sleep 0.01; done" & trap "" TERM; wait; wait'; echo "code-$?"`, tty)
 	text := screen.awaitThat(t, "the process", func(text string) bool { return strings.Count(text, "-") >= 2 })
 	pid := strings.Split(text, "-")[1]
 	finishWith(t, url, 0, "unlock", "--force", "x")
@@ -292,13 +296,12 @@ func TestStopBetweenTerms(t *testing.T) {
 	t.Parallel()
 	keys, screen, tty := terminals(t)
 	p := atShell(t, lockFile(t), `"$SELF" elect --again x -- sh -c 'echo rea""dy'; echo "stop""ped"; fg; echo "code-$?"`, tty)
-	again := func(n int) {
-		screen.awaitThat(t, fmt.Sprintf("the end of term %d", n), func(text string) bool { return strings.Count(text, "campaigning again") == n })
-	}
-	again(1)
+	ended := func() int { return strings.Count(screen.String(), "campaigning again") }
+	screen.await(t, "campaigning again")
 	press(t, keys, "\x1a")
 	screen.await(t, "stopped")
-	again(2)
+	before := ended()
+	screen.awaitThat(t, "the end of another term", func(string) bool { return ended() > before })
 	press(t, keys, "\x03")
 	p.mustBeInterrupted()
 }
@@ -409,7 +412,7 @@ func TestLossLeavesEarlierChildren(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)
 	p := command(t, url)
-	p.Path, p.Args = "/bin/sh", []string{"sh", "-c", `sleep 1000 >/dev/null 2>&1 & echo "pid-$!-"; exec "$SELF" run --ttl 3s x -- sh -c 'echo ready; exec sleep 1000'`}
+	p.Path, p.Args = "/bin/sh", []string{"sh", "-c", `sleep 1000 >/dev/null 2>&1 & echo "pid-$!-"; exec "$SELF" run --ttl 15s x -- sh -c 'echo ready; exec sleep 1000'`}
 	p.begin()
 	pid := must.Get(strconv.Atoi(strings.Split(p.out.await(t, "ready"), "-")[1]))(t)
 	defer syscall.Kill(pid, syscall.SIGKILL)
