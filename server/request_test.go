@@ -28,7 +28,7 @@ func (r *rig) raw(text string) (status int, body string) {
 	r.Helper()
 	conn := must.Get(net.Dial("tcp", r.http.Listener.Addr().String()))(r)
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
 	go io.WriteString(conn, text) // the server may answer before it has read all
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {

@@ -256,16 +256,14 @@ func TestDrain(t *testing.T) {
 	r := start(t, memlock.New(), Options{})
 	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
 	answer := r.background("POST", "/v1/acquire", waiting("x", ownerB, 60_000))
-	watched := r.background("POST", "/v1/watch", hold("x", ownerB))
-	news := r.background("GET", "/v1/news", "", httpwire.ClientHeader, secret)
+	watched, _ := r.stream("POST", "/v1/watch", hold("x", ownerB))
+	watched(httpwire.EventArmed)
+	news, _ := r.stream("GET", "/v1/news", "", httpwire.ClientHeader, secret)
+	news(httpwire.EventHello)
 	r.await("x", 1)
-	for r.s.quota.count("") != 3 {
-		time.Sleep(time.Millisecond)
-	}
-	expect.OK(t, r.s.Drain(t.Context()))
+	expect.Equal(t, r.s.quota.count(""), 3, "streams")
+	expect.OK(t, r.s.Drain(t.Context())) // once they have ended
 	answer(503, `"distlock":"unsent"`)
-	watched(200, "event: armed")
-	news(200, "event: hello")
 	r.wants(503, `"distlock":"unsent"`, "POST", "/v1/acquire", hold("y", ownerB))
 	if resp, _ := r.request("GET", "/readyz", ""); resp.StatusCode != 503 {
 		t.Errorf("ready while it drains: %d", resp.StatusCode)
@@ -287,7 +285,10 @@ func (r *rig) stream(method, path, body string, header ...string) (next func(eve
 	lines := bufio.NewScanner(resp.Body)
 	return func(event string) string {
 		r.Helper()
-		if !lines.Scan() || lines.Text() != "event: "+event {
+		more := lines.Scan()
+		for ; more && (lines.Text() == "" || strings.HasPrefix(lines.Text(), ":")); more = lines.Scan() {
+		} // a ping
+		if !more || lines.Text() != "event: "+event {
 			r.Fatalf("got %q, want event %s", lines.Text(), event)
 		}
 		lines.Scan()
