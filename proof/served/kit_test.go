@@ -4,12 +4,14 @@ package served
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -49,6 +51,10 @@ func serve(store, addr string) error {
 		return err
 	}
 	l, err := net.Listen("tcp", addr)
+	for end := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); { // another may try whether the port is free
+		time.Sleep(10 * time.Millisecond)
+		l, err = net.Listen("tcp", addr)
+	}
 	if err != nil {
 		return err
 	}
