@@ -115,7 +115,7 @@ func TestLongDashboard(t *testing.T) {
 	for _, expr := range dashboard(t) {
 		query := strings.NewReplacer("$job", ".*", "$class", ".*", "$__rate_interval", "30s").Replace(expr)
 		var says string
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 			if says = ask(api, query); says == "" {
 				break
 			}
@@ -152,7 +152,7 @@ func busyClient(t *testing.T) string {
 	registry := prometheus.NewRegistry()
 	reader := must.Get(otelprometheus.New(otelprometheus.WithRegisterer(registry)))(t)
 	o := must.Get(New(Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))(t)
-	c := must.Get(distlock.New(memlock.New(), &distlock.Options{Observer: o, TTL: time.Second}))(t)
+	c := must.Get(distlock.New(memlock.New(), &distlock.Options{Observer: o, TTL: 9 * time.Second}))(t)
 	t.Cleanup(func() { c.Close() })
 	must.Get(c.Mutex("held").Lock(t.Context()))(t)
 	go c.Mutex("held").Lock(t.Context())

@@ -15,7 +15,7 @@ import (
 
 var signalled = locktest.Signalled
 
-const patient = 30 * time.Second
+const patient = 2 * time.Minute
 
 // testNotifier is a notifier that the test controls.
 type testNotifier struct {

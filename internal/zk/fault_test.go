@@ -166,7 +166,7 @@ func silentServerIsLeft(t *testing.T, timeout time.Duration) error {
 
 func TestExpiryIsAFactOnlyWhenTheServerSaysSo(t *testing.T) {
 	t.Parallel()
-	c, p := behind(t, 3*time.Second)
+	c, p := behind(t, 9*time.Second)
 	observer := shared(t)
 	path := place(t, observer) + "/e"
 	node(t, c, path)
@@ -197,7 +197,7 @@ func TestExpiryIsAFactOnlyWhenTheServerSaysSo(t *testing.T) {
 
 func TestCloseWithoutANetwork(t *testing.T) {
 	t.Parallel()
-	c, p := behind(t, 3*time.Second)
+	c, p := behind(t, 9*time.Second)
 	p.Silence()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()

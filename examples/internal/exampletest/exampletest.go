@@ -68,7 +68,7 @@ func (p *Process) Next(t *testing.T) string {
 	select {
 	case line := <-p.Lines:
 		return line
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("it logs nothing")
 		return ""
 	}
