@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock"
@@ -48,12 +49,13 @@ func TestProviders(t *testing.T) {
 	})
 }
 
-// goose's own test: of many lockers one holds, and the others give up in time. All must begin within that time, and a few seconds
-// behind it the test ends.
+// goose's own test: of many lockers one holds, and the others give up in time.
 func TestLockers(t *testing.T) {
-	next := lockers(t)
-	locktesting.TestConcurrentLocking(t, open(t, filepath.Join(t.TempDir(), "db")),
-		func(*testing.T) lock.Locker { return next() }, 2*time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		next := lockers(t)
+		locktesting.TestConcurrentLocking(t, open(t, filepath.Join(t.TempDir(), "db")),
+			func(*testing.T) lock.Locker { return next() }, time.Second)
+	})
 }
 
 func TestUnlock(t *testing.T) {
