@@ -50,7 +50,7 @@ servers-long: ## install also those that only make test-long needs
 test: servers ## run the tests with the race detector (minutes)
 	$(COMPILE)
 	@echo "$(GO) test $(RACE), all packages"
-	@$(GOTEST) $(TESTED) -- $(RACE) -timeout 2h -skip '^TestLong[A-Z]'
+	@$(GOTEST) -hang 5m $(TESTED) -- $(RACE) -timeout 2h -skip '^TestLong[A-Z]'
 
 test-long: servers-long ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core twenty times (18 minutes)
 	$(COMPILE)
