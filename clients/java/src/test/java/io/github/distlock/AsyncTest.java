@@ -125,7 +125,7 @@ final class AsyncTest {
             }
             s.on("acquire", HANG, GRANT); // as if the network had forgotten the connections
             var y = locks.lockAsync("y", TRY.ttl(Duration.ofSeconds(1)));
-            eventually(() -> s.of("acquire").size() == 7);
+            eventually(() -> s.of("acquire").size() >= 7);
             var ports = s.calls.stream().filter(c -> c.name().equals("acquire")).map(Fake.Call::port).toList();
             that(ports.subList(0, 5).contains(ports.get(5)) && !ports.subList(0, 5).contains(ports.get(6)));
             y.cancel(true);
@@ -251,11 +251,12 @@ final class AsyncTest {
         java.util.Arrays.fill(busy, renewed("unknown"));
         busy[4] = RENEWED;
         try (var s = new Fake(grant(3_000, "7")).on("renew", busy)) {
+            long start = System.nanoTime();
             var lease = s.locks().lock("x", TRY.ttl(Duration.ofSeconds(3)).minHold(Duration.ofSeconds(5)));
             fails(DistlockException.Unavailable.class, lease::release);
             fails(DistlockException.Lost.class, lease::check);
             eventually(() -> s.of("renew").size() >= 6);
-            expect(s.of("release").size(), 0);
+            that(s.of("release").isEmpty() || System.nanoTime() - start >= 5_000_000_000L); // a slow machine may come late
             eventually(() -> s.of("release").size() == 1);
         }
     }

@@ -249,8 +249,8 @@ final class FeaturesTest {
         Path dir = Files.createTempDirectory("distlock-java");
         var real = new Real("unix:" + dir.resolve("socket"));
         var locks = Locks.of("http+unix://" + dir.resolve("socket"));
-        try (var lease = locks.lock(name(), ttl(6_000))) {
-            TimeUnit.SECONDS.sleep(7);
+        try (var lease = locks.lock(name(), ttl(12_000))) {
+            TimeUnit.SECONDS.sleep(13);
             lease.check();
             that(locks.tryLock(lease.name()).isEmpty());
         }
@@ -293,12 +293,12 @@ final class FeaturesTest {
         }
         var holds = new ArrayList<CompletableFuture<Lease>>();
         for (int i = 0; i < 300; i++) { // a renewal of many records
-            holds.add(locks.lockAsync(name() + "-".repeat(1000), ttl(9_000)));
+            holds.add(locks.lockAsync(name() + "-".repeat(1000), ttl(20_000)));
         }
         for (var f : holds) {
             f.get();
         }
-        TimeUnit.SECONDS.sleep(10);
+        TimeUnit.SECONDS.sleep(10); // they are renewed meanwhile
         for (var f : holds) {
             f.get().close();
         }

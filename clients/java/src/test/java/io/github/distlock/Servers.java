@@ -92,7 +92,17 @@ final class Servers {
         void restart(String... moreFlags) throws IOException {
             kill();
             arguments.addAll(Arrays.asList(moreFlags));
-            start(address);
+            for (int tries = 1;; tries++) {
+                try {
+                    start(address);
+                    return;
+                } catch (IOException e) { // its port may be a client's for a moment
+                    if (tries == 100) {
+                        throw e;
+                    }
+                    Check.sleep(10);
+                }
+            }
         }
 
         void signal(String name) throws IOException, InterruptedException {

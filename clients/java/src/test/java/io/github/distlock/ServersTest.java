@@ -92,9 +92,9 @@ final class ServersTest {
         for (String signal : List.of("STOP", "KILL", "TERM")) {
             var victim = new Real();
             var locks = Locks.of(victim.url(), server.url());
-            try (var lease = locks.lock(name(), ttl(9_000))) {
+            try (var lease = locks.lock(name(), ttl(15_000))) {
                 victim.signal(signal);
-                TimeUnit.SECONDS.sleep(10);
+                TimeUnit.SECONDS.sleep(16);
                 lease.check();
                 that(Locks.of(server.url()).tryLock(lease.name()).isEmpty());
             }
@@ -131,7 +131,7 @@ final class ServersTest {
             }));
         }
         threads.forEach(Thread::start);
-        for (int i = 0; i < 12; i++) {
+        for (int i = 0; i < 12 || added.get() <= 20; i++) { // a slow machine has fewer turns a second
             TimeUnit.SECONDS.sleep(1);
             all.get(i % 3).restart();
         }
@@ -142,7 +142,7 @@ final class ServersTest {
         errors.removeIf(e -> e instanceof DistlockException.Lost); // its server was killed after the release, say
         System.out.println("     " + added + " turns");
         expect(errors, List.of());
-        that(number[0] == added.get() && added.get() > 20);
+        expect(number[0], (long) added.get());
         all.forEach(Real::kill);
     }
 
@@ -224,13 +224,13 @@ final class ServersTest {
         long before = loops();
         var asked = new ArrayList<CompletableFuture<Lease>>();
         for (int i = 0; i < 1000; i++) {
-            asked.add(locks.lockAsync(name(), ttl(9_000)));
+            asked.add(locks.lockAsync(name(), ttl(15_000)));
         }
         var leases = new ArrayList<Lease>();
         for (var f : asked) {
             leases.add(f.get());
         }
-        TimeUnit.SECONDS.sleep(10);
+        TimeUnit.SECONDS.sleep(16);
         leases.forEach(Lease::check);
         that(loops() <= before + 1); // those of earlier tests end meanwhile
         leases.stream().map(Lease::releaseAsync).collect(java.util.stream.Collectors.toList()).forEach(CompletableFuture::join);
@@ -254,7 +254,7 @@ final class ServersTest {
             System.gc();
             return events.stream().anyMatch(e -> e.kind() == Event.Kind.FORGOTTEN) && lost.get();
         });
-        locks.lock(name, OPTIONS.wait(Duration.ofSeconds(10))).close(); // long before its TTL is over
+        locks.lock(name, OPTIONS.wait(Duration.ofSeconds(60))).close(); // long before its TTL is over
         // A request that takes long, as on a busy machine, is a wait; the next grant may be reported before the release.
         eventually(() -> events.stream().filter(e -> e.kind() == Event.Kind.RELEASED).count() == 2);
         expect(events.stream().map(Event::kind).filter(k -> k != Event.Kind.WAITED).limit(2).collect(java.util.stream.Collectors.toList()),
@@ -307,12 +307,12 @@ final class ServersTest {
     static void moreWaitersThanConnections() throws Exception {
         var locks = Locks.builder().url(server.url()).connections(4).build();
         String name = name();
-        var lease = locks.lock(name, ttl(9_000));
+        var lease = locks.lock(name, ttl(15_000));
         var waiters = new ArrayList<CompletableFuture<Lease>>();
         for (int i = 0; i < 12; i++) {
             waiters.add(locks.lockAsync(name, OPTIONS));
         }
-        TimeUnit.SECONDS.sleep(10);
+        TimeUnit.SECONDS.sleep(16);
         lease.check();
         free(locks, name());
         lease.close();
