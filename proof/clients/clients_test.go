@@ -379,7 +379,7 @@ func TestStoppedClient(t *testing.T) { eachClient(t, stoppedClient) }
 func stoppedClient(t *testing.T, l *language) {
 	s := newSite(t, server.Options{})
 	p, name := l.start(t, s.url), newName()
-	fence := p.lock(name, 1500*time.Millisecond)
+	fence := p.lock(name, 3*time.Second)
 	p.signal(syscall.SIGSTOP)
 	next := take(t, s.c, name)
 	now := monotonic(t)
@@ -408,7 +408,7 @@ func stoppedServer(t *testing.T, l *language) {
 	s := newSite(t, server.Options{})
 	stopped, url := serverProcess(t, s.redis)
 	p, name := l.start(t, url), newName()
-	fence := p.lock(name, 1500*time.Millisecond)
+	fence := p.lock(name, 3*time.Second)
 	must.OK(t, stopped.Process.Signal(syscall.SIGSTOP))
 	next := take(t, s.c, name)
 	noticed(t, p, fence, next, monotonic(t))
@@ -446,7 +446,7 @@ func killedHolders(t *testing.T, l *language) {
 	var first uint64
 	fmt.Sscan(text, &first)
 	p := l.start(t, s.url)
-	p.say("lock", name, 1000, -1, "exclusive", 0)
+	p.say("lock", name, 3000, -1, "exclusive", 0)
 	waits(t, s.c, name)
 	killed(victim)
 	second := p.hearsNumber("held")

@@ -28,7 +28,7 @@ def watch(lease):
             break
         trusted = now
         lease.lost.wait(0.01)
-    if lease.lost.wait(1):  # else it was released
+    if lease.lost.wait(60):  # else it was released
         say("lost", trusted)
 
 
