@@ -293,15 +293,14 @@ final class FeaturesTest {
         }
         var holds = new ArrayList<CompletableFuture<Lease>>();
         for (int i = 0; i < 300; i++) { // a renewal of many records
-            holds.add(locks.lockAsync(name() + "-".repeat(1000), ttl(20_000)));
+            holds.add(locks.lockAsync(name() + "-".repeat(1000), ttl(30_000)));
         }
+        var leases = new ArrayList<Lease>();
         for (var f : holds) {
-            f.get();
+            leases.add(f.get());
         }
-        TimeUnit.SECONDS.sleep(10); // they are renewed meanwhile
-        for (var f : holds) {
-            f.get().close();
-        }
+        Servers.awaitRenewals(leases);
+        leases.forEach(Lease::close);
         fails(DistlockException.Unavailable.class, () -> Locks.builder().url(url).caFile(dir.resolve("server.crt")).build().lock(name(), TRY));
         fails(DistlockException.Unavailable.class, () -> Locks.of(url).lock(name(), TRY));
         fails(DistlockException.Unavailable.class, () -> Locks.builder().url(url.replace("127.0.0.1", "localhost"))

@@ -48,6 +48,27 @@ final class Servers {
         locks.lock(name, TRY).close();
     }
 
+    /** Returns once all leases were renewed, or one is lost, which is an error. */
+    static void awaitRenewals(List<Lease> leases) throws InterruptedException {
+        var ends = new ArrayList<Long>();
+        for (Lease l : leases) {
+            ends.add(System.nanoTime() + l.remaining().toNanos());
+        }
+        Check.eventually(() -> {
+            for (int i = 0; i < ends.size(); i++) {
+                Lease l = leases.get(i);
+                if (l.lost().isDone()) {
+                    return true;
+                }
+                if (System.nanoTime() + l.remaining().toNanos() < ends.get(i) + 1_000_000_000L) {
+                    return false;
+                }
+            }
+            return true;
+        });
+        leases.forEach(Lease::check);
+    }
+
     /** A server in a process of its own. */
     static final class Real {
         private final List<String> arguments;
