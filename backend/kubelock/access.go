@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,15 +35,14 @@ type cluster struct {
 }
 
 type user struct {
-	Cert      string `yaml:"client-certificate"`
-	CertData  string `yaml:"client-certificate-data"`
-	Key       string `yaml:"client-key"`
-	KeyData   string `yaml:"client-key-data"`
-	Token     string
-	TokenFile string `yaml:"tokenFile"`
-	As        any
-	Exec      any
-	Provider  any `yaml:"auth-provider"`
+	Cert       string `yaml:"client-certificate"`
+	CertData   string `yaml:"client-certificate-data"`
+	Key        string `yaml:"client-key"`
+	KeyData    string `yaml:"client-key-data"`
+	Token      string
+	TokenFile  string `yaml:"tokenFile"`
+	Extensions any
+	Others     map[string]any `yaml:",inline"`
 }
 
 // account is where a pod finds its service account.
@@ -74,6 +72,14 @@ func findAccess(file string) (*access, error) {
 	return a, err
 }
 
+// entry is an element of each list of a kubeconfig, which has one of the fields.
+type entry struct {
+	Name    string
+	Context struct{ Cluster, User, Namespace string }
+	Cluster cluster
+	User    user
+}
+
 // readKubeconfig returns the current context of a kubeconfig.
 func readKubeconfig(file string) (*access, error) {
 	text, err := os.ReadFile(file)
@@ -81,51 +87,36 @@ func readKubeconfig(file string) (*access, error) {
 		return nil, err
 	}
 	var k struct {
-		Current  string `yaml:"current-context"`
-		Contexts []struct {
-			Name    string
-			Context struct{ Cluster, User, Namespace string }
-		}
-		Clusters []struct {
-			Name    string
-			Cluster cluster
-		}
-		Users []struct {
-			Name string
-			User user
-		}
+		Current                   string `yaml:"current-context"`
+		Contexts, Clusters, Users []entry
 	}
 	if yaml.Unmarshal(text, &k) != nil { // the error quotes the file, which has secrets
 		return nil, fmt.Errorf("%s: want a kubeconfig in YAML or JSON", file)
 	}
-	for _, c := range k.Contexts {
-		if c.Name != k.Current {
-			continue
-		}
-		a := &access{namespace: c.Context.Namespace}
-		for _, one := range k.Clusters {
-			if one.Name == c.Context.Cluster {
-				a.cluster = one.Cluster
+	named := func(list []entry, name string) (e entry, ok bool) {
+		for _, e := range list {
+			if e.Name == name {
+				return e, true
 			}
 		}
-		for _, one := range k.Users {
-			if one.Name == c.Context.User {
-				a.user = one.User
-			}
-		}
-		for _, path := range []*string{&a.cluster.CA, &a.user.Cert, &a.user.Key, &a.user.TokenFile} {
-			if *path != "" && !filepath.IsAbs(*path) {
-				*path = filepath.Join(filepath.Dir(file), *path)
-			}
-		}
-		for what, used := range map[string]any{"exec": a.user.Exec, "auth-provider": a.user.Provider, "as": a.user.As} {
-			if used != nil {
-				return nil, fmt.Errorf("%s: user %q has %s, which is not done here: want a token (of a service account: kubectl create token NAME), a file of one (tokenFile), or a client certificate; in a pod, its service account needs no kubeconfig", file, c.Context.User, what)
-			}
-		}
-		return a, nil
+		return e, false
 	}
-	return nil, fmt.Errorf("%s: its current context %q is none of its contexts", file, k.Current)
+	in, ok := named(k.Contexts, k.Current)
+	if !ok {
+		return nil, fmt.Errorf("%s: its current context %q is none of its contexts", file, k.Current)
+	}
+	c, _ := named(k.Clusters, in.Context.Cluster)
+	u, _ := named(k.Users, in.Context.User)
+	for what := range u.User.Others {
+		return nil, fmt.Errorf("%s: user %q has %s, which is not done here: want a token (of a service account: kubectl create token NAME), "+
+			"a file of one (tokenFile), or a client certificate; in a pod, its service account needs no kubeconfig", file, u.Name, what)
+	}
+	for _, path := range []*string{&c.Cluster.CA, &u.User.Cert, &u.User.Key, &u.User.TokenFile} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(filepath.Dir(file), *path)
+		}
+	}
+	return &access{in.Context.Namespace, c.Cluster, u.User}, nil
 }
 
 // newClient makes what speaks to the API server of a kubeconfig, or of the first access that there is, whose namespace an empty one is.
@@ -140,34 +131,16 @@ func newClient(kubeconfig, namespace string) (*client, error) {
 	}
 	c := &client{server: server, namespace: cmp.Or(namespace, a.namespace, "default"), token: a.user.token}
 	files := []netaddr.File{{Name: "certificate-authority", Path: a.cluster.CA}, {Name: "client-certificate", Path: a.user.Cert}, {Name: "client-key", Path: a.user.Key}}
-	data := make([][]byte, len(files))
-	for i, text := range []string{a.cluster.CAData, a.user.CertData, a.user.KeyData} {
-		if text == "" {
+	for i, data := range []string{a.cluster.CAData, a.user.CertData, a.user.KeyData} {
+		if data == "" {
 			continue
 		}
-		if data[i], err = base64.StdEncoding.DecodeString(text); err != nil {
+		files[i].Path = ""
+		if files[i].Text, err = base64.StdEncoding.DecodeString(data); err != nil {
 			return nil, fmt.Errorf("%s-data: want base64", files[i].Name)
 		}
-		files[i].Path = ""
 	}
-	var before *http.Transport
-	c.transport, err = netaddr.OpenFiles(files, func(read [][]byte) (*http.Transport, error) {
-		text := slices.Clone(read)
-		for i := range text {
-			if data[i] != nil {
-				text[i] = data[i]
-			}
-		}
-		transport, err := a.transport(text[0], text[1], text[2])
-		if err != nil {
-			return nil, err
-		}
-		if before != nil {
-			before.CloseIdleConnections()
-		}
-		before = transport
-		return transport, nil
-	})
+	c.transport, err = netaddr.OpenFiles(files, a.transport)
 	_, errToken := c.token()
 	return c, errors.Join(err, errToken)
 }
@@ -178,22 +151,23 @@ func (u user) token() (string, error) {
 		return u.Token, nil
 	}
 	text, err := os.ReadFile(u.TokenFile)
-	if token := strings.TrimSpace(string(text)); err != nil || token != "" {
-		return token, err
+	token := strings.TrimSpace(string(text))
+	if err == nil && token == "" {
+		err = fmt.Errorf("tokenFile: %s is empty", u.TokenFile)
 	}
-	return "", fmt.Errorf("tokenFile: %s is empty", u.TokenFile)
+	return token, err
 }
 
-// transport returns one with the texts of files.
-func (a *access) transport(ca, cert, key []byte) (*http.Transport, error) {
+// transport returns one with the texts of the files. The connections of the one before end when they have been idle.
+func (a *access) transport(text [][]byte) (*http.Transport, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.cluster.ServerName, InsecureSkipVerify: a.cluster.Insecure}
 	var err, errPair error
-	if ca != nil {
-		config.RootCAs, err = netaddr.Authorities("certificate-authority", ca)
+	if text[0] != nil {
+		config.RootCAs, err = netaddr.Authorities("certificate-authority", text[0])
 	}
-	if cert != nil || key != nil {
+	if text[1] != nil || text[2] != nil {
 		config.Certificates = make([]tls.Certificate, 1)
-		config.Certificates[0], errPair = netaddr.KeyPair("client-certificate and client-key", cert, key)
+		config.Certificates[0], errPair = netaddr.KeyPair("client-certificate and client-key", text[1], text[2])
 	}
 	return &http.Transport{
 		TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, DisableCompression: true,

@@ -187,6 +187,18 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, name string) 
 	}
 }
 
+// gets returns how many requests read.
+func (f *fakeServer) gets() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		if strings.HasPrefix(r, "GET ") {
+			n++
+		}
+	}
+	return n
+}
+
 // endWatches ends all streams, after one last event.
 func (f *fakeServer) endWatches(last string) {
 	f.mu.Lock()

@@ -76,8 +76,7 @@ func (l *lease) record() (record.Record, error) {
 	}
 	var n note
 	err = json.Unmarshal([]byte(l.Metadata.Annotations[holdNote]), &n)
-	r.Foreign = err != nil || n.Holder != r.Holder || !n.Renew.Equal(l.Spec.RenewTime.Time)
-	if r.Foreign {
+	if err != nil || n.Holder != r.Holder || !n.Renew.Equal(l.Spec.RenewTime.Time) {
 		r.Foreign = r.Holder != ""
 		return r, nil
 	}
@@ -90,7 +89,7 @@ func (l *lease) record() (record.Record, error) {
 
 // written returns the Lease that says what r says, and replaces the one that r is of.
 func written(name string, r record.Record, now time.Time) (*lease, error) {
-	l := &lease{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: metadata{Name: leaseName(name)}}
+	l := &lease{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: metadata{Name: names.Encode(name)}}
 	before, replaces := r.Rest.(*lease)
 	if replaces {
 		l.Metadata, l.Spec = before.Metadata, before.Spec
@@ -124,7 +123,7 @@ const mostNotes = 200 << 10
 // lock returns the name of the lock that the Lease is of; "" if it is of none.
 func (l *lease) lock() string {
 	for _, name := range []string{l.Metadata.Annotations[nameNote], l.Metadata.Name} {
-		if name != "" && leaseName(name) == l.Metadata.Name {
+		if name != "" && names.Encode(name) == l.Metadata.Name {
 			return name
 		}
 	}

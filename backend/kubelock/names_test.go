@@ -1,6 +1,7 @@
 package kubelock
 
 import (
+	"crypto/sha256"
 	"math/rand/v2"
 	"regexp"
 	"strconv"
@@ -28,7 +29,7 @@ func TestNames(t *testing.T) {
 		long("/", 100):    long("0x2f", 46) + "0xx",
 		long("a-", 2_000): long("a-", 93) + "0xx",
 	} {
-		got := leaseName(name)
+		got := names.Encode(name)
 		if !strings.HasPrefix(got, want) || !strings.HasSuffix(want, "xx") && got != want {
 			t.Errorf("%.20q became %q, want %q", name, got, want)
 		}
@@ -61,11 +62,11 @@ func TestNamesAreApart(t *testing.T) {
 		for range 1 + rand.IntN(8) {
 			name += pieces[rand.IntN(len(pieces))]
 		}
-		got := leaseName(name)
-		if !subdomain.MatchString(got) || len(got) > longest {
+		got := names.Encode(name)
+		if !subdomain.MatchString(got) || len(got) > names.Room {
 			t.Fatalf("%q became %q", name, got)
 		}
-		if i := len(got) - hashed; i >= 0 && strings.HasPrefix(got[i:], "0xx") {
+		if i := len(got) - len("0xx") - 2*sha256.Size; i >= 0 && strings.HasPrefix(got[i:], "0xx") {
 			if was, ok := cut[got]; ok && was != name {
 				t.Fatalf("%q and %q are both %q", was, name, got)
 			}

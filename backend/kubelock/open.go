@@ -2,7 +2,6 @@ package kubelock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -17,12 +16,6 @@ const scheme = "kube"
 func init() {
 	driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 }
-
-var (
-	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Watcher   = (*Backend)(nil)
-	_ driver.Inspector = (*Backend)(nil)
-)
 
 // Backend keeps locks in Leases. It is safe for concurrent use.
 type Backend struct {
@@ -39,39 +32,34 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.Scheme != scheme {
-		return nil, fmt.Errorf("%w: want a URL such as kube:///namespace", driver.ErrInvalid)
-	}
 	return openURL(ctx, u)
 }
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	p := driver.NewParams(u)
 	timeout, prefix, file := p.Duration("timeout", 5*time.Second), p.String("prefix", ""), p.String("kubeconfig", "")
-	namespace := strings.Trim(u.Path, "/")
-	var wrong error
-	if u.Opaque != "" || u.Host != "" || u.User != nil || u.Fragment != "" || strings.ContainsAny(namespace, "/.") || leaseName(namespace) != namespace {
-		wrong = fmt.Errorf("%w: want a URL such as kube:///namespace, with three slashes; the cluster stands in the kubeconfig", driver.ErrInvalid)
+	namespace, err := strings.Trim(u.Path, "/"), p.Err()
+	odd := u.Opaque != "" || u.Host != "" || u.User != nil || u.Fragment != "" || strings.ContainsAny(namespace, "/.")
+	if odd || u.Scheme != scheme || names.Encode(namespace) != namespace {
+		err = fmt.Errorf("%w: want a URL such as kube:///namespace, with three slashes; the cluster stands in the kubeconfig", driver.ErrInvalid)
 	}
-	if err := errors.Join(wrong, p.Err()); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	c, err := newClient(file, namespace)
 	if err != nil {
 		return nil, fmt.Errorf("kubelock: open: %w: %w", driver.ErrInvalid, err)
 	}
+	name := scheme + "://" + c.server.Host + "/" + c.namespace + "/"
 	opening, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := c.probe(opening); err != nil {
 		if ctx.Err() == nil && opening.Err() != nil {
 			err = fmt.Errorf("no answer within %v: %w", timeout, err)
 		}
-		return nil, fmt.Errorf("kubelock: open %s: %w", c.name(), err)
+		return nil, fmt.Errorf("kubelock: open %s: %w", name, err)
 	}
 	s := &store{client: c, prefix: prefix, now: time.Now}
 	s.life, s.stop = context.WithCancel(context.Background())
-	return &Backend{record.New(s, driver.Caps{Name: c.name() + prefix, MinTTL: time.Second, Poll: time.Second}), s}, nil
+	return &Backend{record.New(s, driver.Caps{Name: name + prefix, MinTTL: time.Second, Poll: time.Second}), s}, nil
 }
-
-// name names the cluster as its login does, and the namespace.
-func (c *client) name() string { return scheme + "://" + c.server.Host + "/" + c.namespace + "/" }

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/record"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -36,7 +35,7 @@ type store struct {
 // Read gets the Lease.
 func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
 	l := &lease{}
-	err := s.call(ctx, "get", s.leases(leaseName(s.prefix+name)), nil, l)
+	err := s.lease(ctx, "get", names.Encode(s.prefix+name), nil, l)
 	if errors.Is(err, errAbsent) {
 		return record.Record{}, nil
 	}
@@ -52,12 +51,13 @@ func (s *store) Write(ctx context.Context, name string, r record.Record) (record
 	if err != nil {
 		return record.Written{}, err
 	}
-	verb, path := "create", s.leases("")
-	if r.Version != "" {
-		verb, path = "update", s.leases(l.Metadata.Name)
-	}
 	answer := &lease{}
-	if err := s.call(ctx, verb, path, l, answer); err != nil {
+	if r.Version == "" {
+		err = s.lease(ctx, "create", "", l, answer)
+	} else {
+		err = s.lease(ctx, "update", l.Metadata.Name, l, answer)
+	}
+	if err != nil {
 		return record.Written{}, err
 	}
 	w, err := answer.record()
@@ -67,7 +67,7 @@ func (s *store) Write(ctx context.Context, name string, r record.Record) (record
 // List lists the Leases.
 func (s *store) List(ctx context.Context, prefix string, yield func(name string, r record.Record) bool) error {
 	var all struct{ Items []*lease }
-	if err := s.call(ctx, "list", s.leases(""), nil, &all); err != nil {
+	if err := s.lease(ctx, "list", "", nil, &all); err != nil {
 		return fmt.Errorf("list: %w", err)
 	}
 	for _, l := range all.Items {
@@ -96,42 +96,46 @@ func (s *store) Close() error {
 // armTime bounds how long the server may take to open a stream again.
 const armTime = 10 * time.Second
 
-// Watch signals each change of the Lease: a renewal too, so that a waiter sees the last one when it is made. A stream that ends, as of a
-// server that stops or has compacted what came next, is opened again, and a signal follows: it may have missed something.
-func (s *store) Watch(ctx context.Context, name string) (driver.Watch, error) {
-	life, end := context.WithCancel(s.life)
-	ready := wait.NewSignal()
-	stream, err := s.stream(ctx, life, name)
+// Watch opens a stream anew that ends, as of a server that stops or has compacted what came next.
+func (s *store) Watch(ctx context.Context, name string, changed func(record.Record)) (stop func(), err error) {
+	life, stop := context.WithCancel(s.life)
+	events, err := s.stream(ctx, life, name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil || s.life.Err() != nil {
-		end()
-		return driver.Watch{}, errors.Join(err, s.life.Err())
+		stop()
+		return nil, errors.Join(err, s.life.Err())
 	}
 	s.tasks.Go(func() {
 		for try := 0; life.Err() == nil; try++ {
 			if began := time.Now(); err == nil {
-				forward(stream, ready)
+				forward(events, changed)
 				if time.Since(began) > armTime { // one that ends soon may end as soon again
 					try = 0
 				}
 			}
 			wait.Sleep(life, wait.Backoff(try, 10*time.Millisecond, armTime/2))
 			arming, cancel := context.WithTimeout(life, armTime)
-			stream, err = s.stream(arming, life, name)
+			events, err = s.stream(arming, life, name)
 			cancel()
-			ready.Notify()
+			changed(record.Record{})
 		}
 	})
-	return driver.Watch{Ready: ready, Close: end}, nil
+	return stop, nil
 }
 
-// stream opens a stream of the changes, which begins with the Lease as it is. It ends with life; ctx bounds the opening only.
+// stream is a stream of the changes of a Lease, which begins with the Lease as it is.
+type stream struct {
+	io.ReadCloser
+	hangUp context.CancelFunc
+}
+
+// stream opens one. It ends with life; ctx bounds the opening only.
 func (s *store) stream(ctx, life context.Context, name string) (io.ReadCloser, error) {
 	of, hangUp := context.WithCancel(life)
 	defer context.AfterFunc(ctx, hangUp)()
-	query := url.Values{"watch": {"1"}, "fieldSelector": {"metadata.name=" + leaseName(s.prefix+name)}}
-	answer, err := s.send(of, "watch", s.leases("")+"?"+query.Encode(), nil)
+	query := url.Values{"watch": {"1"}, "fieldSelector": {"metadata.name=" + names.Encode(s.prefix+name)}}
+	answer, err := s.send(of, "watch", s.leases()+"?"+query.Encode(), nil)
 	if err != nil {
 		hangUp()
 		return nil, err
@@ -139,29 +143,27 @@ func (s *store) stream(ctx, life context.Context, name string) (io.ReadCloser, e
 	return stream{answer.Body, hangUp}, nil
 }
 
-type stream struct {
-	io.ReadCloser
-	hangUp context.CancelFunc
-}
-
+// Close ends the stream, and life forgets it.
 func (s stream) Close() error {
-	s.hangUp() // so that life forgets it
+	s.hangUp()
 	return s.ReadCloser.Close()
 }
 
-// forward signals until the stream ends.
-func forward(stream io.ReadCloser, ready wait.Signal) {
-	defer stream.Close()
-	for events := json.NewDecoder(stream); ; {
+// forward tells all changes until the stream ends.
+func forward(events io.ReadCloser, changed func(record.Record)) {
+	defer events.Close()
+	for decoder := json.NewDecoder(events); ; {
 		var e struct {
 			Type   string
 			Object lease
 		}
-		if events.Decode(&e) != nil || e.Type == "ERROR" {
+		if decoder.Decode(&e) != nil || e.Type == "ERROR" {
 			return
 		}
-		if e.Type != "ADDED" || e.Object.Spec.HolderIdentity == "" {
-			ready.Notify()
+		r, err := e.Object.record()
+		if err != nil || e.Type == "DELETED" {
+			r = record.Record{}
 		}
+		changed(r)
 	}
 }

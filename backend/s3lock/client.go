@@ -5,21 +5,22 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/smithy-go/encoding/httpbinding"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/record"
 	"github.com/distlock/distlock/internal/unsent"
 )
 
@@ -41,23 +42,25 @@ type answer struct {
 	status int
 	header http.Header
 	body   []byte
-	code   string // of an error
-	text   string // of an error
+	problem
+}
+
+// problem is the body of an error.
+type problem struct {
+	Code, Message string
 }
 
 // do sends one request. An error means that there is no answer. A store that finds the time of the signature wrong has
 // done nothing, and says what the time is.
 func (c *client) do(ctx context.Context, method, key string, query url.Values, header http.Header, body []byte) (answer, error) {
 	a, err := c.send(ctx, method, key, query, header, body)
-	if err != nil || a.code != "RequestTimeTooSkewed" {
-		return a, err
+	if a.Code == "RequestTimeTooSkewed" {
+		if theirs, err := http.ParseTime(a.header.Get("Date")); err == nil {
+			c.skew.Store(int64(time.Until(theirs)))
+			return c.send(ctx, method, key, query, header, body)
+		}
 	}
-	theirs, err := http.ParseTime(a.header.Get("Date"))
-	if err != nil {
-		return a, nil
-	}
-	c.skew.Store(int64(time.Until(theirs)))
-	return c.send(ctx, method, key, query, header, body)
+	return a, err
 }
 
 func (c *client) send(ctx context.Context, method, key string, query url.Values, header http.Header, body []byte) (answer, error) {
@@ -65,16 +68,12 @@ func (c *client) send(ctx context.Context, method, key string, query url.Values,
 	if err != nil {
 		return answer{}, driver.Unsent(fmt.Errorf("AWS's chain of credentials (environment, profile, web identity, container, instance): %w", err))
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, c.url(key, query), bytes.NewReader(body))
 	if err != nil {
 		return answer{}, driver.Unsent(err)
 	}
-	req.URL = c.url(key, query)
-	for name, values := range header {
-		req.Header[name] = values
-	}
-	hash := sha256.Sum256(body)
-	sum := hex.EncodeToString(hash[:])
+	maps.Copy(req.Header, header)
+	sum := fmt.Sprintf("%x", sha256.Sum256(body))
 	req.Header.Set("X-Amz-Content-Sha256", sum)
 	now := time.Now().Add(time.Duration(c.skew.Load()))
 	if err := c.signer.SignHTTP(ctx, creds, req, sum, "s3", c.region, now); err != nil {
@@ -85,35 +84,22 @@ func (c *client) send(ctx context.Context, method, key string, query url.Values,
 		return answer{}, unsent.Mark(err)
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-	if err != nil {
-		return answer{}, err
-	}
-	a := answer{status: resp.StatusCode, header: resp.Header, body: text}
+	a := answer{status: resp.StatusCode, header: resp.Header}
+	a.body, err = io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	if a.status >= 300 {
-		var e struct{ Code, Message string }
-		_ = xml.Unmarshal(text, &e) // a proxy's page has neither
-		a.code, a.text = e.Code, e.Message
+		_ = xml.Unmarshal(a.body, &a.problem) // a proxy's page has neither
 	}
-	return a, nil
+	return a, err
 }
 
 // url returns the address of an object, or of the bucket. Its path is escaped as the signature has it.
-func (c *client) url(key string, query url.Values) *url.URL {
+func (c *client) url(key string, query url.Values) string {
 	u := c.base
 	if key != "" || u.Path == "" {
 		u.Path += "/" + key
 	}
-	var raw strings.Builder
-	for i := range len(u.Path) {
-		if b := u.Path[i]; isPlain(b) || strings.IndexByte("/.~", b) >= 0 {
-			raw.WriteByte(b)
-		} else {
-			fmt.Fprintf(&raw, "%%%02X", b)
-		}
-	}
-	u.RawPath, u.RawQuery = raw.String(), query.Encode()
-	return &u
+	u.RawPath, u.RawQuery = httpbinding.EscapePath(u.Path, false), query.Encode()
+	return u.String()
 }
 
 // actions are the rights that the calls need, by method. Without s3:ListBucket an object that does not exist is forbidden too.
@@ -126,7 +112,7 @@ var actions = map[string]string{
 // refused returns the error for an answer that is none of those that the caller expects. The store has done nothing if
 // it is about who asks, or for what.
 func (c *client) refused(method string, a answer) error {
-	err := fmt.Errorf("%s at %s: %d %s: %s", method, c.base.Redacted(), a.status, cmp.Or(short(a.code), http.StatusText(a.status)), short(a.text))
+	err := fmt.Errorf("%s at %s: %d %s: %s", method, c.base.Redacted(), a.status, cmp.Or(short(a.Code), http.StatusText(a.status)), short(a.Message))
 	region := a.header.Get("X-Amz-Bucket-Region")
 	switch {
 	case a.status >= http.StatusInternalServerError, a.status == http.StatusRequestTimeout, a.busy():
@@ -137,7 +123,7 @@ func (c *client) refused(method string, a answer) error {
 		err = fmt.Errorf("%w; the bucket is elsewhere (%s): want another region or endpoint", err, short(a.header.Get("Location")))
 	case a.status == http.StatusForbidden:
 		err = fmt.Errorf("%w; the credentials need %s", err, actions[method])
-	case a.code == "NoSuchBucket":
+	case a.Code == "NoSuchBucket":
 		err = fmt.Errorf("%w; make the bucket first", err)
 	}
 	return driver.Unsent(err)
@@ -153,20 +139,19 @@ func (a answer) busy() bool {
 
 func (a answer) ok() bool { return a.status/100 == 2 }
 
-// put writes an object under a condition. errCondition: it did not hold, or somebody else wrote at the same time, for which
+// put writes an object under a condition. ErrConflict: it did not hold, or somebody else wrote at the same time, for which
 // S3 answers 409; nothing was written.
 func (c *client) put(ctx context.Context, key, ifMatch string, body []byte) (etag string, err error) {
-	header := http.Header{"If-None-Match": {"*"}, "Content-Type": {"application/json"}}
+	header := http.Header{"If-None-Match": {"*"}}
 	if ifMatch != "" {
-		delete(header, "If-None-Match")
-		header.Set("If-Match", ifMatch)
+		header = http.Header{"If-Match": {ifMatch}}
 	}
 	a, err := c.do(ctx, http.MethodPut, key, nil, header, body)
 	switch {
 	case err != nil:
 		return "", err
-	case a.status == http.StatusPreconditionFailed, a.status == http.StatusConflict, a.code == "NoSuchKey":
-		return "", errCondition
+	case a.status == http.StatusPreconditionFailed, a.status == http.StatusConflict, a.Code == "NoSuchKey":
+		return "", record.ErrConflict
 	case !a.ok():
 		return "", c.refused(http.MethodPut, a)
 	}
@@ -175,5 +160,3 @@ func (c *client) put(ctx context.Context, key, ifMatch string, body []byte) (eta
 	}
 	return etag, nil
 }
-
-var errCondition = errors.New("the object has another version")

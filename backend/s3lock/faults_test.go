@@ -65,7 +65,7 @@ func storeAt(d direct) *store {
 			base: base, region: d.region, creds: d, http: &http.Client{Transport: d},
 			signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }),
 		},
-		prefix: "locks/", pace: &pacer{gap: minGap}, hashes: true,
+		prefix: "locks/", hashes: true,
 	}
 }
 
@@ -240,7 +240,7 @@ func TestPace(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 		calm := f.requests()
-		if n, most := calm[http.MethodGet], int(30*time.Second/minGap)+burst; n > most || n < most/2 {
+		if n, most := calm[http.MethodGet], int(30*time.Second/record.MinGap)+record.Burst; n > most || n < most/2 {
 			t.Errorf("%d reads in 30 s, want up to %d", n, most)
 		}
 		var asked atomic.Int64
@@ -274,7 +274,7 @@ func TestHolderPassesWaiters(t *testing.T) {
 		f.set(func() { f.lose = func(r *http.Request) bool { return r.Method == http.MethodPut } })
 		began := time.Now()
 		expect.OK(t, errors.Join(b.Renew(t.Context(), []driver.Hold{r.Hold})...))
-		if took := time.Since(began); took > minGap {
+		if took := time.Since(began); took > record.MinGap {
 			t.Errorf("a renewal whose answer was lost took %v", took)
 		}
 		f.set(func() { f.lose = nil })

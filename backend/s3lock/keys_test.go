@@ -28,7 +28,7 @@ func TestKeys(t *testing.T) {
 		"é":        "!C3!A9",
 		"a b%~\n+": "a!20b!25!7E!0A!2B",
 	} {
-		expect.Equal(t, keyOf(name), want)
+		expect.Equal(t, keys.Encode(name), want)
 	}
 }
 
@@ -42,7 +42,7 @@ func TestKeysOfAllNames(t *testing.T) {
 		for range 1 + random.IntN(8) {
 			name += pieces[random.IntN(len(pieces))]
 		}
-		key := keyOf(name)
+		key := keys.Encode(name)
 		if other, ok := seen[key]; ok && other != name {
 			t.Fatalf("%q and %q have the key %q", name, other, key)
 		}
@@ -50,8 +50,8 @@ func TestKeysOfAllNames(t *testing.T) {
 		if len(key) > keyRoom || strings.ContainsAny(key, "/%\\ ") || strings.HasPrefix(key, ".") || strings.HasPrefix(key, probeMark) {
 			t.Fatalf("%q has the key %q", name, key)
 		}
-		if prefix := name[:random.IntN(len(name)+1)]; !strings.HasPrefix(key, keysWith(prefix)) {
-			t.Fatalf("%q begins with %q, and %q not with %q", name, prefix, key, keysWith(prefix))
+		if prefix := name[:random.IntN(len(name)+1)]; !strings.HasPrefix(key, keys.Prefix(prefix)) {
+			t.Fatalf("%q begins with %q, and %q not with %q", name, prefix, key, keys.Prefix(prefix))
 		}
 	}
 }
@@ -85,6 +85,20 @@ func TestListFindsNames(t *testing.T) {
 	got = nil
 	expect.OK(t, list.List(context.Background(), want[20][:300], func(name string) bool { got = append(got, name); return true }))
 	expect.Equal(t, strings.Join(got, "\n"), want[20], "by a long prefix")
+}
+
+// List gets hardly more objects than it yields names.
+func TestListGetsFew(t *testing.T) {
+	f := newFake()
+	b := connect(t, f.serve(t))
+	for i := range 30 {
+		locktest.Acquire(t, b, request(fmt.Sprint(i)))
+	}
+	f.requests()
+	expect.OK(t, b.(driver.Inspector).List(t.Context(), "", func(string) bool { return false }))
+	if n := f.requests()[http.MethodGet]; n > atOnce {
+		t.Errorf("%d objects for one name", n)
+	}
 }
 
 // A listing that is cut and does not go on is no endless one.

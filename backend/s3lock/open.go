@@ -35,6 +35,9 @@ const (
 	// maxTTL is the longest: a lifecycle rule may delete what nobody has written for a day, and a hold is written in that time.
 	maxTTL = 24 * time.Hour
 
+	// poll is the shortest pause of one waiter. The core makes it up to sixteen times as long.
+	poll = 250 * time.Millisecond
+
 	// removeTime bounds the removal of the probe: the end of Open's context does not.
 	removeTime = 2 * time.Second
 )
@@ -49,9 +52,6 @@ const (
 // no such bucket in the region, and if the credentials lack a right.
 func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
 	u, err := driver.ParseURL(rawURL)
-	if err == nil && u.Scheme != "s3" {
-		err = fmt.Errorf("%w: want a URL such as s3://bucket/prefix?region=eu-west-1", driver.ErrInvalid)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -73,11 +73,8 @@ func (s *store) backend() *record.Backend {
 func openStore(ctx context.Context, u *url.URL) (*store, error) {
 	p := driver.NewParams(u)
 	region, endpoint := p.String("region", ""), p.String("endpoint", "")
-	if err := p.Err(); err != nil {
-		return nil, err
-	}
 	prefix, err := target(u)
-	if err != nil {
+	if err := errors.Join(err, p.Err()); err != nil {
 		return nil, err
 	}
 	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(region))
@@ -93,15 +90,11 @@ func openStore(ctx context.Context, u *url.URL) (*store, error) {
 	if endpoint != "" {
 		name += "?endpoint=" + endpoint
 	}
-	s := &store{
-		client: &client{
-			base: *base, region: cmp.Or(cfg.Region, "us-east-1"), creds: cfg.Credentials, http: httpClient(cfg),
-			signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }),
-		},
-		name: name, prefix: prefix, pace: &pacer{gap: minGap},
-	}
+	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+	c := &client{base: *base, region: cmp.Or(cfg.Region, "us-east-1"), creds: cfg.Credentials, http: httpClient(cfg), signer: signer}
+	s := &store{client: c, name: name, prefix: prefix}
 	if err := s.probe(ctx); err != nil {
-		_ = s.Close()
+		s.http.CloseIdleConnections()
 		return nil, err
 	}
 	return s, nil
@@ -112,7 +105,7 @@ func target(u *url.URL) (prefix string, err error) {
 	switch {
 	case u.User != nil:
 		return "", fmt.Errorf("%w: URL has credentials, which come from AWS's environment, profile or role", driver.ErrInvalid)
-	case u.Host == "" || u.Fragment != "" || strings.ContainsFunc(u.Host, func(c rune) bool { return c != '.' && !isWord(c) }):
+	case u.Scheme != "s3" || u.Host == "" || u.Fragment != "" || strings.ContainsFunc(u.Host, func(c rune) bool { return c != '.' && !isWord(c) }):
 		return "", fmt.Errorf("%w: URL: want one such as s3://bucket/prefix?region=eu-west-1, with a bucket of letters, digits, dots and hyphens, and %%23 for a #", driver.ErrInvalid)
 	}
 	prefix = strings.Trim(u.Path, "/")
@@ -195,7 +188,7 @@ func (s *store) probe(ctx context.Context) (err error) {
 		switch _, err := write(c.ifMatch, probed+"3}"); {
 		case err == nil:
 			return fmt.Errorf("%w: the store at %s ignores %s, so two could hold one lock; want one with conditional writes", driver.ErrInvalid, s.base.Redacted(), c.condition)
-		case !errors.Is(err, errCondition):
+		case !errors.Is(err, record.ErrConflict):
 			return s.unusable(c.condition, err)
 		}
 	}
@@ -222,7 +215,7 @@ func (s *store) remove(ctx context.Context, key string) error {
 // unusable returns the error of Open for a step of the probe. What the store refused now is final for an Opener; what had no answer
 // is not.
 func (s *store) unusable(step string, err error) error {
-	if errors.Is(err, driver.ErrUnsent) && !errors.As(err, new(net.Error)) || errors.Is(err, errCondition) {
+	if errors.Is(err, driver.ErrUnsent) && !errors.As(err, new(net.Error)) || errors.Is(err, record.ErrConflict) {
 		return fmt.Errorf("%w: s3lock: probe of %s: %s: %w", driver.ErrInvalid, s.base.Redacted(), step, err)
 	}
 	return fmt.Errorf("s3lock: probe of %s: %s: %w", s.base.Redacted(), step, err)

@@ -3,13 +3,13 @@ package s3lock
 import (
 	"context"
 	"crypto/md5"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,16 +21,13 @@ import (
 // store is a record.Store in a bucket. The Version of a record is the ETag of its object.
 type store struct {
 	*client
+	record.Pace
 	name   string // for Caps
 	prefix string // of keys: empty, or with a slash at its end
-	pace   *pacer
-	hashes bool // the ETag of an object is a hash of its content
+	hashes bool   // the ETag of an object is a hash of its content
 }
 
-var (
-	_ record.Store = (*store)(nil)
-	_ record.Pacer = (*store)(nil)
-)
+var _ record.Store = (*store)(nil)
 
 // object is the content of an object: a record as JSON.
 type object struct {
@@ -49,12 +46,9 @@ const format = 1
 // rereads is how often an object is read again whose ETag is not that of its content.
 const rereads = 5
 
-// Turn bounds how often waiters read.
-func (s *store) Turn(ctx context.Context) error { return s.pace.turn(ctx) }
-
 // Read gets the object of name.
 func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
-	r, of, err := s.get(ctx, s.prefix+keyOf(name))
+	r, of, err := s.get(ctx, s.prefix+keys.Encode(name))
 	if err == nil && r.Version != "" && of != name {
 		err = fmt.Errorf("%w: the object of this lock is that of %s: two keys are one at this store", driver.ErrInvalid, driver.Quote(of))
 	}
@@ -69,9 +63,9 @@ func (s *store) get(ctx context.Context, key string) (r record.Record, name stri
 		if err != nil {
 			return r, "", err
 		}
-		s.pace.answered(a.busy())
+		s.Answered(a.busy())
 		switch {
-		case a.code == "NoSuchKey":
+		case a.Code == "NoSuchKey":
 			now, err := http.ParseTime(a.header.Get("Date"))
 			return record.Record{Counter: uint64(max(0, now.UnixMicro()))}, "", err
 		case !a.ok():
@@ -87,7 +81,7 @@ func (s *store) get(ctx context.Context, key string) (r record.Record, name stri
 				Fence: o.Fence, Counter: o.Counter, Meta: o.Meta,
 			}, o.Name, nil
 		}
-		if err := wait.Sleep(ctx, wait.Jitter(minGap)); err != nil {
+		if err := wait.Sleep(ctx, wait.Jitter(record.MinGap)); err != nil {
 			return r, "", err
 		}
 	}
@@ -103,8 +97,7 @@ func (s *store) torn(a answer) bool {
 
 // hashOf returns the ETag of a content where it is a hash.
 func hashOf(body []byte) string {
-	sum := md5.Sum(body)
-	return `"` + hex.EncodeToString(sum[:]) + `"`
+	return fmt.Sprintf(`"%x"`, md5.Sum(body))
 }
 
 // Write puts the object. Its ETag may be a hash of the content, which the token makes unique.
@@ -116,16 +109,14 @@ func (s *store) Write(ctx context.Context, name string, r record.Record) (record
 	if err != nil {
 		return record.Written{}, driver.Unsent(err)
 	}
-	etag, err := s.put(ctx, s.prefix+keyOf(name), r.Version, body)
-	if errors.Is(err, errCondition) {
-		err = record.ErrConflict
-	}
+	etag, err := s.put(ctx, s.prefix+keys.Encode(name), r.Version, body)
 	return record.Written{Version: etag}, err
 }
 
-// List lists keys, a thousand at a time, and gets the object of each.
+// List lists keys, a thousand at a time, and gets the object of each, since a listing does not say which locks are free.
+// It gets a few at a time, so hardly more than are yielded.
 func (s *store) List(ctx context.Context, prefix string, yield func(name string, r record.Record) bool) error {
-	query := url.Values{"list-type": {"2"}, "prefix": {s.prefix + keysWith(prefix)}}
+	query := url.Values{"list-type": {"2"}, "prefix": {s.prefix + keys.Prefix(prefix)}}
 	for {
 		var page struct {
 			Contents              []struct{ Key string }
@@ -142,53 +133,33 @@ func (s *store) List(ctx context.Context, prefix string, yield func(name string,
 		if err != nil {
 			return err
 		}
-		found, errs := make([]found, len(page.Contents)), make([]error, len(page.Contents))
-		var wg wait.Group
-		slots := make(chan struct{}, atOnce)
-		for i, entry := range page.Contents {
-			slots <- struct{}{}
-			wg.Go(func() {
-				found[i], errs[i] = s.listed(ctx, entry.Key)
-				<-slots
-			})
-		}
-		wg.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
-		for _, f := range found {
-			if f.record.Version != "" && strings.HasPrefix(f.name, prefix) && !yield(f.name, f.record) {
-				return nil
+		for some := range slices.Chunk(page.Contents, atOnce) {
+			records, locks, errs := make([]record.Record, len(some)), make([]string, len(some)), make([]error, len(some))
+			record.Parallel(len(some), func(i int) { records[i], locks[i], errs[i] = s.get(ctx, some[i].Key) })
+			for i, name := range locks {
+				switch err := errs[i]; {
+				case err != nil && !errors.Is(err, driver.ErrInvalid):
+					return err
+				case err != nil, records[i].Version == "", s.prefix+keys.Encode(name) != some[i].Key, !strings.HasPrefix(name, prefix):
+					// no lock: a probe, another program's object, one that was deleted meanwhile
+				case !yield(name, records[i]):
+					return nil
+				}
 			}
 		}
-		switch next := page.NextContinuationToken; {
-		case !page.IsTruncated:
-			return nil
-		case next == "" || next == query.Get("continuation-token"):
+		next := page.NextContinuationToken
+		if page.IsTruncated && (next == "" || next == query.Get("continuation-token")) {
 			return fmt.Errorf("the listing of %s is cut, and does not say where it goes on", s.base.Redacted())
-		default:
-			query.Set("continuation-token", next)
 		}
+		if !page.IsTruncated {
+			return nil
+		}
+		query.Set("continuation-token", next)
 	}
 }
 
 // atOnce is how many objects List gets at a time.
 const atOnce = 16
-
-type found struct {
-	name   string
-	record record.Record
-}
-
-// listed gets an object that was listed. What is no lock is left empty: Open's probe, another program's object, one that was deleted
-// meanwhile.
-func (s *store) listed(ctx context.Context, key string) (found, error) {
-	r, name, err := s.get(ctx, key)
-	if errors.Is(err, driver.ErrInvalid) || err == nil && s.prefix+keyOf(name) != key {
-		return found{}, nil
-	}
-	return found{name, r}, err
-}
 
 // Close closes idle connections.
 func (s *store) Close() error {

@@ -34,7 +34,7 @@ type made struct {
 // The result is never nil.
 func ReadCertificates(p *driver.Params) (*Certificates, error) {
 	server, ca, cert, key := p.String("servername", ""), p.String("ca", ""), p.String("cert", ""), p.String("key", "")
-	files, err := OpenFiles([]File{{"parameter ca", ca}, {"parameter cert", cert}, {"parameter key", key}}, func(pem [][]byte) (m made, err error) {
+	files, err := OpenFiles([]File{{"parameter ca", ca, nil}, {"parameter cert", cert, nil}, {"parameter key", key, nil}}, func(pem [][]byte) (m made, err error) {
 		m.config = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: server}
 		var errs [2]error
 		if ca != "" {

@@ -22,8 +22,11 @@ type Files[T any] struct {
 }
 
 // File is a path with the name of its parameter or flag, for errors. Without a path there is no file, and its
-// contents are nil.
-type File struct{ Name, Path string }
+// contents are Text.
+type File struct {
+	Name, Path string
+	Text       []byte
+}
 
 // OpenFiles reads the files, and makes of their contents what is used. It fails with the errors of all files that can't be read,
 // or with the error of use.
@@ -66,7 +69,7 @@ func (f *Files[T]) Last() (T, error) {
 func (f *Files[T]) update() error {
 	now, errs := make([][]byte, len(f.files)), []error(nil)
 	for i, file := range f.files {
-		if file.Path == "" {
+		if now[i] = file.Text; file.Path == "" {
 			continue
 		}
 		b, err := os.ReadFile(file.Path)

@@ -12,42 +12,32 @@ import (
 
 // Acquire makes one attempt: a write if the lock is known to be free, else a read, and a write if that found it free.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := b.usable(ctx); err != nil {
+	err := b.usable(ctx)
+	if err == nil {
+		err = r.Validate(b.caps)
+	}
+	if err != nil {
 		return driver.Grant{}, wrap("acquire", r.Name, err)
 	}
-	if err := r.Validate(b.caps); err != nil {
-		return driver.Grant{}, err
-	}
-	s, _ := b.memory.recall(r.Name)
+	s, _ := b.memory.seen.get(r.Name)
 	if s.Version == "" || s.Holder != r.Owner && !s.free(b.now()) { // an absent one's Counter is of its moment
-		var err error
 		if s, err = b.look(ctx, r.Name); err != nil {
 			return driver.Grant{}, wrap("acquire", r.Name, driver.Unsent(err)) // a read takes nothing
 		}
 	}
-	for range rounds {
-		now := b.now()
-		if s.Holder != r.Owner && !s.free(now) {
-			return driver.Grant{}, s.refusal(now)
-		}
-		next, err := b.granted(s, r, now)
-		if err != nil {
-			return driver.Grant{}, err
-		}
-		old := s
-		s, err = b.replace(ctx, r.Name, old, next)
-		switch {
-		case err == nil:
-			b.memory.answered(r.Owner)
-			return b.grant(s.Record, r), nil
-		case errors.Is(err, errMoved):
-			continue
-		case !driver.Final(err) && !errors.Is(err, driver.ErrUnsent):
-			b.memory.noteUnanswered(r.Owner, old.Version)
-		}
-		return driver.Grant{}, wrap("acquire", r.Name, err)
+	s, err = b.change(ctx, r.Name, s, func(s sighting) (Record, error) { return b.granted(s, r, b.now()) })
+	switch {
+	case err == nil:
+		b.memory.unanswered.drop(r.Owner)
+		return b.grant(s.Record, r), nil
+	case errors.Is(err, errMoved):
+		return driver.Grant{}, s.refusal(b.now()) // others were faster each time
+	case errors.Is(err, driver.ErrHeld):
+		return driver.Grant{}, err
+	case !driver.Final(err) && !errors.Is(err, driver.ErrUnsent):
+		b.memory.unanswered.put(r.Owner, s.Version)
 	}
-	return driver.Grant{}, s.refusal(b.now()) // others were faster each time
+	return driver.Grant{}, wrap("acquire", r.Name, err)
 }
 
 // span bounds the fences of a grant: no store grants so often that a counter which began with its clock in microseconds
@@ -58,8 +48,11 @@ const span = 1024
 func (b *Backend) granted(s sighting, r driver.Request, now time.Time) (Record, error) {
 	next := s.Record
 	next.TTL = r.TTL
-	if s.Holder == r.Owner {
+	switch {
+	case s.Holder == r.Owner:
 		next.TTL = max(r.TTL, s.since.Add(s.TTL).Sub(now))
+	case !s.free(now):
+		return next, s.refusal(now)
 	}
 	next.Holder, next.Foreign, next.Meta, next.Fence = r.Owner, false, r.Meta, 0
 	if !b.caps.Floor {

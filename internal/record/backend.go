@@ -66,7 +66,7 @@ func (b *Backend) usable(ctx context.Context) error {
 
 // own returns the record of h's lock: from memory if that says that h.Owner holds, else from the store.
 func (b *Backend) own(ctx context.Context, h *driver.Hold) (sighting, error) {
-	if s, ok := b.memory.recall(h.Name); ok && s.Holder == h.Owner {
+	if s, ok := b.memory.seen.get(h.Name); ok && s.Holder == h.Owner {
 		return s, nil
 	}
 	return b.read(ctx, h.Name)
@@ -74,8 +74,8 @@ func (b *Backend) own(ctx context.Context, h *driver.Hold) (sighting, error) {
 
 // look reads the record of name for one who does not hold.
 func (b *Backend) look(ctx context.Context, name string) (sighting, error) {
-	if p, ok := b.store.(Pacer); ok {
-		if err := p.Turn(ctx); err != nil {
+	if p, ok := b.store.(interface{ turn(context.Context) error }); ok { // it has a Pace
+		if err := p.turn(ctx); err != nil {
 			return sighting{}, err
 		}
 	}
@@ -89,6 +89,21 @@ func (b *Backend) read(ctx context.Context, name string) (sighting, error) {
 		return sighting{}, err
 	}
 	return b.memory.saw(name, r, b.now()), nil // the time after the answer: the version may be as young as that
+}
+
+// change replaces the record of name, seen as s, by what next makes of it, as often as others were faster. It returns what
+// it wrote, or what it found with the error of next and errMoved, or what a write without an answer would replace.
+func (b *Backend) change(ctx context.Context, name string, s sighting, next func(sighting) (Record, error)) (sighting, error) {
+	for range rounds {
+		r, err := next(s)
+		if err != nil {
+			return s, err
+		}
+		if s, err = b.replace(ctx, name, s, r); !errors.Is(err, errMoved) {
+			return s, err
+		}
+	}
+	return s, errMoved
 }
 
 // replace writes next over old, and returns what it wrote. errMoved comes with what is there instead. After any error but

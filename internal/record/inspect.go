@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Inspect reads the record of name. What it sees counts for the end of the hold as what an attempt sees.
@@ -30,7 +31,8 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	return b.store.List(ctx, prefix, func(name string, r Record) bool { return r.Holder == "" || yield(name) })
 }
 
-// Watch signals when r.Name has become free, if the store can push.
+// Watch signals when r.Name has become free, if the store can push. What the store tells is remembered as if it had been
+// read, so that an attempt writes at once, and a hold whose process died ends a TTL after its last renewal.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.usable(ctx); err != nil {
 		return driver.Watch{}, wrap("watch", r.Name, err)
@@ -39,5 +41,14 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if !ok {
 		return driver.Watch{}, driver.ErrSkip
 	}
-	return w.Watch(ctx, r.Name)
+	ready := wait.NewSignal()
+	stop, err := w.Watch(ctx, r.Name, func(now Record) {
+		if s, _ := b.memory.seen.get(r.Name); now.Stamp > s.Stamp { // it may be older than what was read meanwhile
+			b.memory.saw(r.Name, now, b.now())
+		}
+		if now.Holder == "" {
+			ready.Notify()
+		}
+	})
+	return driver.Watch{Ready: ready, Close: stop}, wrap("watch", r.Name, err)
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/distlock/distlock/driver"
 )
 
 // Store keeps one record for each name. All methods are safe for concurrent use.
@@ -31,14 +29,9 @@ type Store interface {
 
 // Watcher is a Store that can push.
 type Watcher interface {
-	// Watch is driver.Watcher's: it signals when name has become free, or no longer exists.
-	Watch(ctx context.Context, name string) (driver.Watch, error)
-}
-
-// Pacer is a Store that bounds how often its waiters read.
-type Pacer interface {
-	// Turn waits until one of those who do not hold may read.
-	Turn(ctx context.Context) error
+	// Watch calls changed with the record as it is, and from then on with each one that replaces it, until stop is called.
+	// A Record without a Version says that there may be none, or that some were missed. ctx bounds the arming only.
+	Watch(ctx context.Context, name string, changed func(Record)) (stop func(), err error)
 }
 
 // ErrConflict says that the record is not of the version that a Write named.

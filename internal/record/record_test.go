@@ -134,6 +134,58 @@ func TestWatchedEnd(t *testing.T) {
 	})
 }
 
+// pushing is a plain store that can push.
+type pushing struct {
+	plain
+	changed func(Record)
+}
+
+func (p *pushing) Watch(_ context.Context, _ string, changed func(Record)) (func(), error) {
+	p.changed = changed
+	return func() {}, nil
+}
+
+// A waiter sees by its watch that the holder lives, without a read for each renewal, and has the lock a TTL after the last one.
+func TestWatchedRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &pushing{}
+		b, r, next := connect(s), request(), request()
+		held := Record{Version: "0", Stamp: 10, Holder: r.Owner, TTL: time.Minute}
+		s.now = held
+		refusal, _ := errors.AsType[*driver.HeldError](expect.Err(b.Acquire(t.Context(), next)))
+		w := must.Get(b.Watch(t.Context(), next))(t)
+		tell := func(r Record, want bool, what string) {
+			t.Helper()
+			s.changed(r)
+			signalled := false
+			select {
+			case <-w.Ready:
+				signalled = true
+			default:
+			}
+			expect.Equal(t, signalled, want, what)
+		}
+		tell(held, false, "the record as it was read")
+		for range 5 {
+			time.Sleep(time.Minute / 3)
+			held.Version, held.Stamp = held.Version+"1", held.Stamp+1
+			s.now = held
+			tell(held, false, "a renewal")
+		}
+		tell(Record{Version: "older", Stamp: 9}, true, "an older version, which was free")
+		reads := s.reads
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), next)), driver.ErrHeld, "after the renewals")
+		expect.Equal(t, s.reads, reads+1, "reads: an answer comes from the store")
+		time.Sleep(refusal.Retry - 1)
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), next)), driver.ErrHeld, "before the last renewal has ended")
+		reads = s.reads
+		time.Sleep(time.Nanosecond)
+		must.Get(b.Acquire(t.Context(), next))(t)
+		expect.Equal(t, s.reads, reads, "reads of an attempt that knows that the lock is free")
+		tell(Record{}, true, "what may have been deleted")
+	})
+}
+
 // What another program wrote is kept as far as a lock of it allows: it is shown as foreign, excludes, ends, and is released
 // by force.
 func TestForeignHolder(t *testing.T) {

@@ -1,36 +1,39 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// atOnce bounds the renewals that are under way at a time for one Renew.
-const atOnce = 16
-
 // Renew replaces the record of each hold by the same one.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
-	next := make(chan int, len(holds))
-	for i := range holds {
-		next <- i
-	}
-	close(next)
+	Parallel(len(holds), func(i int) { errs[i] = wrap("renew", holds[i].Name, b.renew(ctx, &holds[i])) })
+	return errs
+}
+
+// atOnce bounds the requests that are under way at a time for one call.
+const atOnce = 16
+
+// Parallel calls do with each number below n, several at a time, and returns when all have returned.
+func Parallel(n int, do func(i int)) {
+	var next atomic.Int64
 	var wg wait.Group
-	for range min(atOnce, len(holds)) {
+	for range min(atOnce, n) {
 		wg.Go(func() {
-			for i := range next {
-				errs[i] = wrap("renew", holds[i].Name, b.renew(ctx, &holds[i]))
+			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+				do(i - 1)
 			}
 		})
 	}
 	wg.Wait()
-	return errs
 }
 
 func (b *Backend) renew(ctx context.Context, h *driver.Hold) error {
@@ -38,20 +41,16 @@ func (b *Backend) renew(ctx context.Context, h *driver.Hold) error {
 		return err
 	}
 	s, err := b.own(ctx, h)
-	for range rounds {
-		switch {
-		case err != nil:
-			return err
-		case s.Holder != h.Owner:
-			return driver.ErrLost
-		}
-		s, err = b.replace(ctx, h.Name, s, b.renewed(s, h))
-		if err == nil || !errors.Is(err, errMoved) {
-			return err
-		}
-		err = nil
+	if err != nil {
+		return err
 	}
-	return errMoved
+	_, err = b.change(ctx, h.Name, s, func(s sighting) (Record, error) {
+		if s.Holder != h.Owner {
+			return Record{}, driver.ErrLost
+		}
+		return b.renewed(s, h), nil
+	})
+	return err
 }
 
 // renewable returns why h can't be renewed at all.
@@ -79,7 +78,7 @@ func (b *Backend) renewed(s sighting, h *driver.Hold) Record {
 	return next
 }
 
-// Release replaces the record of h.Owner by a free one.
+// Release replaces the record of h.Owner by a free one, which keeps the counter, so that fences rise for ever.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	return wrap("release", h.Name, b.release(ctx, h))
 }
@@ -89,31 +88,22 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 		return err
 	}
 	s, err := b.own(ctx, &h)
-	for range rounds {
-		if err != nil {
-			return err
-		}
-		answer := error(nil)
-		switch {
-		case s.Holder == h.Owner:
-		case b.memory.mayTake(h.Owner, s.Version):
-			answer = driver.ErrLost // and an attempt that arrives late finds another version
-		default:
-			b.memory.answered(h.Owner)
-			return driver.ErrLost
-		}
-		s, err = b.replace(ctx, h.Name, s, freed(s))
-		switch {
-		case err == nil:
-			b.memory.answered(h.Owner)
-			return answer
-		case !errors.Is(err, errMoved):
-			return err
-		}
-		err = nil
+	if err != nil {
+		return err
 	}
-	return errMoved
+	var answer error
+	_, err = b.change(ctx, h.Name, s, func(s sighting) (Record, error) {
+		answer = nil
+		if s.Holder != h.Owner {
+			answer = driver.ErrLost
+			if late, ok := b.memory.unanswered.get(h.Owner); !ok || late != s.Version {
+				return Record{}, answer
+			} // and an attempt that arrives late finds another version
+		}
+		return Record{Counter: s.Counter, Rest: s.Rest}, nil
+	})
+	if err == nil || errors.Is(err, driver.ErrLost) {
+		b.memory.unanswered.drop(h.Owner)
+	}
+	return cmp.Or(err, answer)
 }
-
-// freed returns the record of a lock that is free: it keeps the counter, so that fences rise for ever.
-func freed(s sighting) Record { return Record{Counter: s.Counter, Rest: s.Rest} }

@@ -2,6 +2,7 @@
 package unsent
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 
@@ -9,10 +10,11 @@ import (
 )
 
 // Mark returns err, which matches driver.ErrUnsent if the cause is that no connection could be
-// opened. The caller guarantees that no part of the request was sent before, or on another
+// opened, or that the server's certificate is not trusted. The caller guarantees that no part of the request was sent before, or on another
 // connection.
 func Mark(err error) error {
-	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+	op := (*net.OpError)(nil)
+	if errors.As(err, &op) && op.Op == "dial" || errors.As(err, new(*tls.CertificateVerificationError)) {
 		return driver.Unsent(err)
 	}
 	return err

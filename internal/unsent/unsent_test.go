@@ -2,6 +2,7 @@ package unsent_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -29,6 +30,7 @@ func TestMark(t *testing.T) {
 		"refused":       {refused, true},
 		"refused, deep": {fmt.Errorf("open: %w", errors.Join(errors.New("x"), refused)), true},
 		"no such host":  {noHost, true},
+		"untrusted":     {fmt.Errorf("open: %w", &tls.CertificateVerificationError{Err: errors.New("x")}), true},
 		"no answer":     {unread, false},
 		"given up":      {context.DeadlineExceeded, false},
 		"none":          {nil, false},
