@@ -58,6 +58,10 @@ func (ex *exchange) request(m httpwire.Request) (driver.Request, error) {
 	if size > httpwire.MaxMeta {
 		return driver.Request{}, invalid("meta has %d bytes: at most %d", size, httpwire.MaxMeta)
 	}
+	if m.MinHold > 0 && ex.s.caps.Observed {
+		return driver.Request{}, fmt.Errorf("%w: holds in %s end for those who have watched them for their TTL and for nobody else, so there is no "+
+			"minimum hold, which relies on the end of a hold whose process is gone", driver.ErrUnsupported, ex.s.caps.Name)
+	}
 	r := m.Driver()
 	if m.Limit < 0 {
 		return r, invalid("limit is %d: want at least 1", m.Limit)

@@ -402,6 +402,25 @@ func (b attached) Caps() driver.Caps {
 	return c
 }
 
+// watched is a backend whose holds end for those who watch them.
+type watched struct{ driver.Backend }
+
+func (b watched) Caps() driver.Caps {
+	c := b.Backend.Caps()
+	c.Name, c.Observed = "s3://bucket", true
+	return c
+}
+
+// A minimum hold is refused where the end of a hold is seen by nobody.
+func TestMinHoldOfAHoldThatIsWatched(t *testing.T) {
+	t.Parallel()
+	keeps := strings.Replace(hold("x", ownerA), "{", `{"min_hold_ms":5000,`, 1)
+	start(t, memlock.New(), Options{}).wants(200, "", "POST", "/v1/acquire", keeps)
+	r := start(t, watched{memlock.New()}, Options{})
+	r.wants(501, "holds in s3://bucket end for those who have watched them", "POST", "/v1/acquire", keeps)
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+}
+
 // A server does not begin if it could not keep its promises.
 func TestBackendThatCantBeServed(t *testing.T) {
 	t.Parallel()

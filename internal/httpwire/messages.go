@@ -120,6 +120,9 @@ type Request struct {
 	// Revocable wants the news that the lock was asked for. It needs ClientHeader.
 	Revocable bool `json:"revocable,omitempty"`
 
+	// MinHold is for how long the client lets the hold live at least, also if its process ends before.
+	MinHold int64 `json:"min_hold_ms,omitempty"`
+
 	// Wait is for how long a refused acquire waits for the lock, in the queue if there is one.
 	Wait int64 `json:"wait_ms,omitempty"`
 }

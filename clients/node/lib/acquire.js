@@ -49,7 +49,8 @@ class Attempt {
     this.#key = { name, owner: randomUUID(), mode };
     // The server keeps it for the minimum hold, whatever becomes of this process.
     const life = Math.ceil(Math.max(ttl, minHold));
-    this.#request = { limit, ttl_ms: life, fixed: renew ? undefined : true, meta: { ...client.meta, ...meta } };
+    const min_hold_ms = minHold ? Math.ceil(minHold) : undefined; // some stores can't keep it so
+    this.#request = { limit, ttl_ms: life, min_hold_ms, fixed: renew ? undefined : true, meta: { ...client.meta, ...meta } };
   }
 
   async run() {

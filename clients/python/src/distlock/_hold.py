@@ -107,6 +107,8 @@ class Hold:
             body["limit"] = self.terms.limit
         if not self.terms.renew:
             body["fixed"] = True
+        if self.terms.min_hold:
+            body["min_hold_ms"] = milliseconds(self.terms.min_hold)  # some stores can't keep a hold
         return body
 
     def renewal(self, ttl: float) -> bytes:

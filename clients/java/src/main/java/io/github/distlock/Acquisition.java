@@ -77,6 +77,9 @@ final class Acquisition {
         if (!options.renew()) {
             body.put("fixed", true);
         }
+        if (options.minHold() > 0) { // some stores can't keep a hold
+            body.put("min_hold_ms", Options.millis(options.minHold()));
+        }
         return body;
     }
 
