@@ -199,9 +199,12 @@ func (l *life) AfterFunc(func()) (stop func() bool) {
 func TestStreamsAreForgotten(t *testing.T) {
 	t.Parallel()
 	l := &life{Context: context.Background(), done: make(chan struct{})}
-	b := open(t, newFake(t).url())
+	f := newFake(t)
+	b := open(t, f.url())
 	for range 3 {
-		expect.OK(t, must.Get(b.store().stream(t.Context(), l, "a"))(t).Close())
+		forward := must.Get(b.store().stream(t.Context(), l, "a"))(t)
+		f.endWatches(`{"type":"ERROR"}`)
+		forward(nil)
 	}
 	expect.Equal(t, l.count.Load(), 0, "contexts that are kept")
 }

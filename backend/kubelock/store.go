@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"strings"
 	"sync"
@@ -99,7 +98,7 @@ const armTime = 10 * time.Second
 // Watch opens a stream anew that ends, as of a server that stops or has compacted what came next.
 func (s *store) Watch(ctx context.Context, name string, changed func(record.Record)) (stop func(), err error) {
 	life, stop := context.WithCancel(s.life)
-	events, err := s.stream(ctx, life, name)
+	forward, err := s.stream(ctx, life, name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil || s.life.Err() != nil {
@@ -109,14 +108,14 @@ func (s *store) Watch(ctx context.Context, name string, changed func(record.Reco
 	s.tasks.Go(func() {
 		for try := 0; life.Err() == nil; try++ {
 			if began := time.Now(); err == nil {
-				forward(events, changed)
+				forward(changed)
 				if time.Since(began) > armTime { // one that ends soon may end as soon again
 					try = 0
 				}
 			}
 			wait.Sleep(life, wait.Backoff(try, 10*time.Millisecond, armTime/2))
 			arming, cancel := context.WithTimeout(life, armTime)
-			events, err = s.stream(arming, life, name)
+			forward, err = s.stream(arming, life, name)
 			cancel()
 			changed(record.Record{})
 		}
@@ -124,14 +123,9 @@ func (s *store) Watch(ctx context.Context, name string, changed func(record.Reco
 	return stop, nil
 }
 
-// stream is a stream of the changes of a Lease, which begins with the Lease as it is.
-type stream struct {
-	io.ReadCloser
-	hangUp context.CancelFunc
-}
-
-// stream opens one. It ends with life; ctx bounds the opening only.
-func (s *store) stream(ctx, life context.Context, name string) (io.ReadCloser, error) {
+// stream opens a stream of the changes of a Lease, which begins with the Lease as it is. What it returns tells them until the
+// stream or life ends. ctx bounds the opening only.
+func (s *store) stream(ctx, life context.Context, name string) (forward func(changed func(record.Record)), err error) {
 	of, hangUp := context.WithCancel(life)
 	defer context.AfterFunc(ctx, hangUp)()
 	query := url.Values{"watch": {"1"}, "fieldSelector": {"metadata.name=" + names.Encode(s.prefix+name)}}
@@ -140,30 +134,22 @@ func (s *store) stream(ctx, life context.Context, name string) (io.ReadCloser, e
 		hangUp()
 		return nil, err
 	}
-	return stream{answer.Body, hangUp}, nil
-}
-
-// Close ends the stream, and life forgets it.
-func (s stream) Close() error {
-	s.hangUp()
-	return s.ReadCloser.Close()
-}
-
-// forward tells all changes until the stream ends.
-func forward(events io.ReadCloser, changed func(record.Record)) {
-	defer events.Close()
-	for decoder := json.NewDecoder(events); ; {
-		var e struct {
-			Type   string
-			Object lease
+	return func(changed func(record.Record)) {
+		defer hangUp() // so that life forgets it
+		defer answer.Body.Close()
+		for events := json.NewDecoder(answer.Body); ; {
+			var e struct {
+				Type   string
+				Object lease
+			}
+			if events.Decode(&e) != nil || e.Type == "ERROR" {
+				return
+			}
+			r, err := e.Object.record()
+			if err != nil || e.Type == "DELETED" {
+				r = record.Record{}
+			}
+			changed(r)
 		}
-		if decoder.Decode(&e) != nil || e.Type == "ERROR" {
-			return
-		}
-		r, err := e.Object.record()
-		if err != nil || e.Type == "DELETED" {
-			r = record.Record{}
-		}
-		changed(r)
-	}
+	}, nil
 }

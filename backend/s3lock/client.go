@@ -121,7 +121,7 @@ func (c *client) refused(method string, a answer) error {
 		err = fmt.Errorf("%w; the bucket is in region %s, and the URL or AWS says %s: want ?region=%[2]s", err, short(region), c.region)
 	case a.status < http.StatusBadRequest:
 		err = fmt.Errorf("%w; the bucket is elsewhere (%s): want another region or endpoint", err, short(a.header.Get("Location")))
-	case a.status == http.StatusForbidden:
+	case a.status == http.StatusForbidden && a.Code != "SignatureDoesNotMatch": // whose message says what to look at
 		err = fmt.Errorf("%w; the credentials need %s", err, actions[method])
 	case a.Code == "NoSuchBucket":
 		err = fmt.Errorf("%w; make the bucket first", err)
