@@ -96,7 +96,7 @@ func (s *store) Close() error {
 const armTime = 10 * time.Second
 
 // Watch opens a stream anew that ends, as of a server that stops or has compacted what came next.
-func (s *store) Watch(ctx context.Context, name string, changed func(record.Record)) (stop func(), err error) {
+func (s *store) Watch(ctx context.Context, name string, changed func(record.Record)) (func(), error) {
 	life, stop := context.WithCancel(s.life)
 	forward, err := s.stream(ctx, life, name)
 	s.mu.Lock()
