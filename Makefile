@@ -131,11 +131,11 @@ statements: servers ## how many statements of this project an uncontended Lock a
 bench-once: ## every benchmark once, so that none rots
 	$(GO) test -vet=off -run '^$$' -bench . -benchtime 1x $(BENCHED)
 
-chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into proof/RESULTS.md and docs/faults.md (about half an hour)
+chaos: servers-long ## break servers, clients, networks and clocks at length, and write what that showed into proof/RESULTS.md and docs/faults.md (about forty minutes)
 	$(GO) test -run '^TestLongCells$$' -v -timeout 1h ./proof/chaos -args -full
 	$(GO) test -run '^TestReport$$' ./proof/chaos -args -save
 
-chaos-%: servers ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./proof/chaos lists all)
+chaos-%: servers-long ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./proof/chaos lists all)
 	$(GO) test -run '^TestLongCells$$/^$*$$' -v -timeout 30m ./proof/chaos -args -full
 
 api: ## write the listing of the public API anew

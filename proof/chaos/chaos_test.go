@@ -49,7 +49,7 @@ func (c *cell) id() string { return c.name + "-" + c.short }
 
 // allCells returns the cells of all backends, in the order of the table.
 func allCells() []cell {
-	return slices.Concat(redisCells(), redlockCells(), consensusCells(), sqlCells(), sqliteCells(), servedCells())
+	return slices.Concat(redisCells(), redlockCells(), consensusCells(), sqlCells(), sqliteCells(), servedCells(), recordCells())
 }
 
 // form says how long a cell runs.

@@ -24,6 +24,7 @@ import (
 const workerEnv = "DISTLOCK_CHAOS_WORKER"
 
 func TestMain(m *testing.M) {
+	s3Account()
 	if text := os.Getenv(workerEnv); text != "" {
 		var w worker
 		err := json.Unmarshal([]byte(text), &w.config)

@@ -27,6 +27,7 @@ type scene struct {
 	url           string            // where workers find the backend
 	direct        string            // a URL that no fault of the network reaches; empty: url
 	server        server            // the only one
+	etcd          server            // that an API server keeps all in
 	text          string            // in requests that concern the hot lock; empty: its name
 	proxy         *faultproxy.Proxy // between the workers and the server
 	do            func(command ...string)

@@ -11,12 +11,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // KubeServer is an API server of Kubernetes before an etcd of its own. There is no other part of a cluster: nothing runs in it.
@@ -45,7 +47,7 @@ func Kube(tb testing.TB) *KubeServer {
 
 var sharedKube shared[*KubeServer]
 
-// SharedKube returns a server that all tests of the process use: they must not stop it, and choose namespaces of their own.
+// SharedKube returns a server that all tests of the process use: they must not stop it while others run, and choose namespaces of their own.
 func SharedKube(tb testing.TB) *KubeServer {
 	tb.Helper()
 	s := *sharedKube.get(func() *KubeServer { return startKube(tb) })
@@ -109,6 +111,49 @@ func (s *KubeServer) Server() string { return "https://" + s.Addr() }
 
 // CA returns the file of the certificate that clients trust.
 func (s *KubeServer) CA() string { return s.cert }
+
+// Etcd returns where the server keeps all.
+func (s *KubeServer) Etcd() *EtcdServer { return s.etcd }
+
+// Plain returns an address at which the server is reached without TLS, so that a proxy before it can read what it loses.
+func (s *KubeServer) Plain() string {
+	s.tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	s.tb.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go s.pass(client)
+		}
+	}()
+	return l.Addr().String()
+}
+
+// senderGone is how long the server does not learn that a sender has gone: it drops requests of those, and an answer that is lost is
+// one to a request that took effect.
+const senderGone = 100 * time.Millisecond
+
+// pass passes on what a client sends, and what the server answers.
+func (s *KubeServer) pass(client net.Conn) {
+	defer client.Close()
+	server, err := tls.Dial("tcp", s.Addr(), s.TLSConfig())
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		io.Copy(server, client)
+		time.Sleep(senderGone)
+		server.CloseWrite()
+	}()
+	io.Copy(client, server)
+}
 
 // TLSConfig returns how clients reach the server.
 func (s *KubeServer) TLSConfig() *tls.Config {
