@@ -2,6 +2,7 @@ package kubelock
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -194,12 +195,14 @@ func TestLongTokenEnds(t *testing.T) {
 	locktest.Release(t, b, r)
 }
 
+var holdsFlag = flag.Int("storm.holds", 1_000, "holds of the storm on an API server")
+
 // Requests and answers are lost and late, and processes die, while clocks of hosts are an hour apart.
 func TestLongStorm(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedKube(t)
 	namespace := srv.Namespace()
-	const holds = 1_000
+	holds := *holdsFlag
 	var nets []*recordtest.Faults
 	storm := &recordtest.Storm{
 		Clients: 150, Names: 100, Holds: holds, TTL: time.Second, Seed: uint64(time.Now().UnixNano()),
@@ -216,8 +219,7 @@ func TestLongStorm(t *testing.T) {
 	for _, net := range nets {
 		net.Wait()
 	}
-	saw.Judge(t, holds/2) // on a busy machine many grants come too late
-	t.Log(saw.Holds())
+	saw.Judge(t, holds)
 }
 
 // A holder and a waiter whose clocks are an hour apart: the lock is free a TTL after the holder has died, and not before.

@@ -1,12 +1,12 @@
 package recordtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -25,16 +25,16 @@ type Storm struct {
 	// Rates are the speeds of the clients' clocks, in turn; 1 if there are none.
 	Rates []float64
 
+	// Checker sees the holds, beside those of others; nil: one of the storm's own.
+	Checker *exclusion.Checker
+
 	// LateTrust is a defect: a hold is trusted from after the answer that granted or renewed it.
 	LateTrust bool
-
-	checker *exclusion.Checker
-	holds   atomic.Int64
 }
 
-// Run runs the storm until it had as many holds as it wants, and returns what its checker saw.
+// Run runs the storm until its checker has seen as many holds as it wants, and returns the checker.
 func (s *Storm) Run(ctx context.Context) *exclusion.Checker {
-	s.checker = exclusion.New()
+	s.Checker = cmp.Or(s.Checker, exclusion.New())
 	var wg sync.WaitGroup
 	for i := range s.Clients {
 		c := &client{storm: s, who: fmt.Sprint("client ", i), random: rand.New(rand.NewPCG(s.Seed, uint64(i))), began: time.Now(), rate: 1}
@@ -45,14 +45,19 @@ func (s *Storm) Run(ctx context.Context) *exclusion.Checker {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for s.holds.Load() < int64(s.Holds) {
+			for s.goesOn() {
 				c.visit(ctx)
 			}
 			c.background.Wait()
 		}()
 	}
 	wg.Wait()
-	return s.checker
+	return s.Checker
+}
+
+func (s *Storm) goesOn() bool {
+	holds, _ := s.Checker.Holds()
+	return holds < s.Holds
 }
 
 // client is one process.
@@ -93,8 +98,7 @@ func (c *client) visit(ctx context.Context) {
 	if held == nil {
 		return
 	}
-	c.storm.holds.Add(1)
-	c.storm.checker.Enter(c.who, held)
+	c.storm.Checker.Enter(c.who, held)
 	switch x := c.random.Float64(); {
 	case x < 0.1: // it dies, and what it has begun goes on until it may no longer
 		c.outlive(held)
@@ -110,7 +114,7 @@ func (c *client) visit(ctx context.Context) {
 	default:
 		c.work(ctx, held)
 	}
-	c.storm.checker.Leave(held)
+	c.storm.Checker.Leave(held)
 	c.release(ctx, h)
 }
 
@@ -173,7 +177,7 @@ func (c *client) outlive(h *held) {
 	for h.Err() == nil {
 		c.sleep(h.until().Sub(c.now()))
 	}
-	c.storm.checker.Leave(h)
+	c.storm.Checker.Leave(h)
 }
 
 // release releases in the background, until there is an answer. Some processes end before.
