@@ -4,10 +4,13 @@ package kube
 import (
 	"context"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // A candidate of each side leads in turn, ten times, and never both.
@@ -83,6 +86,23 @@ func TestLongKilled(t *testing.T) {
 		killed := time.Now()
 		next.says(t, "leads")
 		t.Logf("%s leads %v after %s was killed", names[(i+1)%2], time.Since(killed), names[i%2])
+		leader = next
+	}
+}
+
+// A leader that is frozen for longer than its TTL is followed by a candidate of the other side, and leads no longer when it goes on.
+func TestLongFrozen(t *testing.T) {
+	t.Parallel()
+	place := newPlace(t)
+	names := []string{"distlock", "client-go"}
+	leader := place.start(t, names[0])
+	leader.says(t, "leads")
+	for i := range 2 {
+		next := place.start(t, names[(i+1)%2])
+		must.OK(t, testserver.Freeze(leader.cmd.Process.Pid))
+		next.says(t, "leads")
+		must.OK(t, leader.cmd.Process.Signal(syscall.SIGCONT))
+		leader.says(t, "no longer leads")
 		leader = next
 	}
 }
