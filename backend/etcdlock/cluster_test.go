@@ -396,13 +396,16 @@ func (l *clusterLoad) awaitNothingLeft() {
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
 	for {
-		keys := must.Get(c.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithKeysOnly()))(l.t)
-		leases := must.Get(c.Leases(ctx))(l.t)
-		if len(keys.Kvs) == 0 && len(leases.Leases) == 0 {
+		keys, err := c.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		var leases *clientv3.LeaseLeasesResponse
+		if err == nil {
+			leases, err = c.Leases(ctx)
+		}
+		if err == nil && len(keys.Kvs) == 0 && len(leases.Leases) == 0 {
 			return
 		}
 		if ctx.Err() != nil {
-			l.t.Fatalf("keys and leases that are left: %v, %v", keys.Kvs, leases.Leases)
+			l.t.Fatalf("keys and leases that are left: %+v, %+v, %v", keys, leases, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

@@ -32,6 +32,7 @@ type replyLossRun struct {
 // attempt makes an attempt for a new Owner, and releases it.
 func (s *replyLossRun) attempt(ctx context.Context, b *Backend, rnd *rand.Rand) error {
 	r := request(s.name, s.modes[rnd.IntN(len(s.modes))])
+	r.TTL = 30 * time.Second // of what is left
 	r.Queue, r.Fixed = rnd.IntN(2) == 0, rnd.IntN(4) == 0
 	for range 1 + rnd.IntN(4) {
 		g, err := s.call(ctx, rnd, func(ctx context.Context) (driver.Grant, error) { return b.Acquire(ctx, r) })

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit"
@@ -53,6 +54,7 @@ func manyHeld(t *testing.T, n int) {
 	defer client.Close()
 	b := backendOf(t, client, nil)
 	warm, _ := withOnLost(request("", driver.Exclusive))
+	warm.TTL = time.Hour // taking them all may take minutes
 	acquire(t, b, warm)
 	eventually(t, "the stream is open", func() bool { return watchedHolds(b) == 1 })
 
@@ -62,7 +64,7 @@ func manyHeld(t *testing.T, n int) {
 	rs := make([]driver.Request, n)
 	for i := range rs {
 		rs[i] = request(fmt.Sprintf("many/%05d", i), driver.Exclusive)
-		rs[i].OnLost = func() { lost.Add(1) }
+		rs[i].TTL, rs[i].OnLost = warm.TTL, func() { lost.Add(1) }
 		holds[i] = rs[i].Hold
 	}
 	var taking sync.WaitGroup

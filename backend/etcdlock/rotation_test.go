@@ -18,6 +18,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -29,7 +30,7 @@ import (
 func programs(t *testing.T, b, other driver.Backend, rotate func()) {
 	t.Helper()
 	client := func(b driver.Backend) *distlock.Client {
-		c := must.Get(distlock.New(b, &distlock.Options{TTL: 20 * time.Second}))(t)
+		c := must.Get(distlock.New(b, locktest.Patient()))(t)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -64,7 +65,7 @@ func programs(t *testing.T, b, other driver.Backend, rotate func()) {
 	for range 2 {
 		expect.OK(t, <-ended, "a wait has ended")
 	}
-	expect.OK(t, kept.Extend(t.Context(), time.Minute), "the holder")
+	expect.OK(t, kept.Extend(t.Context(), 10*time.Minute), "the holder")
 	expect.OK(t, kept.Unlock(t.Context()))
 }
 
@@ -95,7 +96,7 @@ func TestPasswordIsRotated(t *testing.T) {
 			default:
 				c := must.Get(clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(), DialOptions: LoginOptions(credentials)}))(t)
 				t.Cleanup(func() { c.Close() })
-				b = must.Get(New(c, &Options{Prefix: "locks/"}))(t)
+				b = must.Get(newPatiently(t, c, &Options{Prefix: "locks/"}))(t)
 			}
 			programs(t, b, mustOpen(t, srv.URL()+"/locks"), func() {
 				srv.SetPassword(user, "second")
@@ -269,9 +270,9 @@ func TestCertificateHasEnded(t *testing.T) {
 	ended := time.Now().Add(-time.Minute)
 	r.write(ended)
 	r.doorman.cut()
-	openFails(t, "an ended certificate", r.url(files)+"&timeout=20s", false, files.Cert, ended.Format(time.RFC3339))
+	openFails(t, "an ended certificate", r.url(files)+"&timeout=90s", false, files.Cert, ended.Format(time.RFC3339))
 	eventually(t, "the error names the certificate that has ended", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		_, err := b.Acquire(ctx, request("", driver.Exclusive))
 		return err != nil && strings.Contains(err.Error(), files.Cert+" ended at ")
