@@ -181,7 +181,8 @@ func (s *scene) lists(prefix string, want ...string) {
 func (c *conn) list(prefix string, yield func(string) bool) {
 	if i, ok := optional[driver.Inspector](c); ok {
 		defer c.call("List")()
-		c.wantClaimed(i.List(c.ctx, prefix, yield), "List")
+		began := time.Now()
+		c.wantClaimed(c.late(began, i.List(c.ctx, prefix, yield)), "List")
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -32,7 +31,7 @@ func RunRefused(t *testing.T, make func(t *testing.T) Harness) {
 	for _, p := range refusedChecks {
 		t.Run(p.name, func(t *testing.T) {
 			h := make(t)
-			h.extra = 4 * time.Minute
+			h.extra = busy
 			answer := start(func() error { return p.check(context.Background(), &h) })
 			t.Parallel()
 			report(t, p.text, <-answer)
@@ -60,7 +59,7 @@ func report(t *testing.T, promise string, err error) {
 // the same time, so the whole suite takes seconds.
 func Run(t *testing.T, h Harness) {
 	slots := make(chan struct{}, cmp.Or(h.Parallel, 8))
-	h.extra = 4 * time.Minute
+	h.extra = busy
 	h.caps = sync.OnceValues(func() (driver.Caps, error) { return h.readCaps(context.Background()) }) // it costs a connection
 	for _, c := range Checks() {
 		t.Run(c.Name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,11 +58,21 @@ func (c *conn) call(name string) (end func()) {
 // acquire makes an attempt and remembers what it may have left in the store.
 func (c *conn) acquire(r driver.Request) (driver.Grant, error) {
 	defer c.call("Acquire")()
+	began := time.Now()
 	g, err := c.Acquire(c.ctx, r)
+	err = c.late(began, err)
 	if err == nil || r.Queue || !errors.Is(err, driver.ErrHeld) && !driver.Final(err) {
 		c.remember(r.Hold)
 	}
 	return g, err
+}
+
+// late adds errSlow to the error of a call that had no answer in a time in which a quick machine answers many.
+func (c *conn) late(began time.Time, err error) error {
+	if err != nil && isUnknown(err) && c.ctx.Err() == nil && time.Since(began) > slowCall {
+		return fmt.Errorf("%w: %w", errSlow, err)
+	}
+	return err
 }
 
 // mustAcquire must be granted. A session can end during an attempt that takes long for its TTL.
@@ -197,7 +209,11 @@ func (c *conn) renewAll(holds []driver.Hold, rule string) []error {
 		return nil
 	}
 	defer c.call("Renew")()
-	errs := c.Renew(c.ctx, holds)
+	began := time.Now()
+	errs := slices.Clone(c.Renew(c.ctx, holds))
+	for i, err := range errs {
+		errs[i] = c.late(began, err)
+	}
 	if len(errs) != len(holds) {
 		c.broke("%s: Renew answers each hold in its slice: got %d answers for %d holds", rule, len(errs), len(holds))
 		return nil
@@ -212,7 +228,8 @@ func (c *conn) free(h driver.Hold, kind error, rule string) {
 	}
 	defer c.call("Release")()
 	// Release may rely on these fields only.
-	err := c.Release(c.ctx, driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
+	began := time.Now()
+	err := c.late(began, c.Release(c.ctx, driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode}))
 	if err == nil {
 		c.forget(h.Owner)
 	}
@@ -238,7 +255,9 @@ func (c *conn) inspect(name string) driver.Info {
 		return driver.Info{}
 	}
 	defer c.call("Inspect")()
+	began := time.Now()
 	info, err := i.Inspect(c.ctx, name)
+	err = c.late(began, err)
 	if c.wantClaimed(err, "Inspect"); err == nil {
 		c.want(info.Name == name, "Inspect describes the name that it was asked for: got %q, want %q", info.Name, name)
 	}
@@ -421,5 +440,6 @@ func (c *conn) ask(h driver.Hold) error {
 		return driver.ErrUnsupported
 	}
 	defer c.call("Revoke")()
-	return r.Revoke(c.ctx, driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
+	began := time.Now()
+	return c.late(began, r.Revoke(c.ctx, driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode}))
 }

@@ -61,10 +61,10 @@ type Harness struct {
 	TTL time.Duration
 
 	// Slack is how late an expiry or a signal may come on a loaded machine. It costs time only
-	// if a backend is late. 0: 30 s, or TTL if that is more.
+	// if a backend is late. 0: 30 s, under Run 2 minutes, or TTL if that is more.
 	Slack time.Duration
 
-	// Timeout bounds one check, and each of its modes if Serial. 0: 60 s and 40 TTLs; under Run 4 minutes
+	// Timeout bounds one check, and each of its modes if Serial. 0: 60 s and 40 TTLs; under Run 12 minutes
 	// more, since go test has a time limit of its own and shares the machine with other packages.
 	Timeout time.Duration
 
@@ -114,8 +114,14 @@ type Check struct {
 	Run func(ctx context.Context, h *Harness) error
 }
 
-// errSlow means that a hold may rightly have ended before the check looked.
+// errSlow means that a hold may rightly have ended before the check looked, or that a call had no answer for long.
 var errSlow = errors.New("drivertest: machine or store too slow for Harness.TTL; give a longer one")
+
+// slowCall is how long a call takes that had no answer because of the machine.
+const slowCall = 200 * time.Millisecond
+
+// busy is how much longer than alone a check may take under Run, beside others.
+const busy = 12 * time.Minute
 
 // config is a Harness with its defaults applied.
 type config struct {
@@ -136,7 +142,7 @@ func (h *Harness) applyDefaults(ctx context.Context, calls *activity) (config, e
 	}
 	c := config{Harness: *h, caps: caps}
 	c.TTL = cmp.Or(c.TTL, max(300*time.Millisecond, c.caps.MinTTL))
-	c.Slack = cmp.Or(c.Slack, max(30*time.Second, c.TTL))
+	c.Slack = cmp.Or(c.Slack, max(30*time.Second, c.TTL, c.extra/6))
 	c.Timeout = cmp.Or(c.Timeout, time.Minute+40*c.TTL+c.extra)
 	return c, nil
 }

@@ -122,17 +122,17 @@ func summary(modes []driver.Mode, errs []error) error {
 
 // runMode runs the promise once, and again with longer TTLs if the machine was too
 // slow to tell.
-func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode driver.Mode) error {
+func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode driver.Mode) (err error) {
 	for range 5 {
 		s := newScene(ctx, cfg, calls, mode)
 		p.run(s)
 		s.cleanUp()
-		if err := s.err(); !errors.Is(err, errSlow) {
+		if err = s.err(); !errors.Is(err, errSlow) {
 			return err
 		}
 		cfg.TTL *= 3
 	}
-	return errSlow
+	return err
 }
 
 // need lists the claims without which a promise does not apply.

@@ -69,7 +69,7 @@ func backendOf(t testing.TB, c *clientv3.Client, opts *Options) *Backend {
 func shared(t testing.TB) *Backend { return openAt(t, testserver.SharedEtcd(t).Addr(), nil) }
 
 // holdTTL outlives tests on a busy machine.
-const holdTTL = 2 * time.Minute
+const holdTTL = 5 * time.Minute
 
 // request makes a request for a new Owner, with a new name if name is empty.
 func request(name string, mode driver.Mode) driver.Request {
