@@ -152,7 +152,7 @@ func (h *Harness) readCaps(ctx context.Context) (driver.Caps, error) {
 	if h.Open == nil {
 		return driver.Caps{}, errors.New("drivertest: Harness.Open is nil")
 	}
-	b, err := h.Open(ctx)
+	b, err := h.openAtLast(ctx)
 	if err != nil {
 		return driver.Caps{}, fmt.Errorf("drivertest: open: %w", err)
 	}
@@ -161,6 +161,16 @@ func (h *Harness) readCaps(ctx context.Context) (driver.Caps, error) {
 		return driver.Caps{}, fmt.Errorf("drivertest: close: %w", err)
 	}
 	return caps, nil
+}
+
+// openAtLast is Open, under Run again after an error that is no fact: a busy store may refuse a connection.
+func (h *Harness) openAtLast(ctx context.Context) (driver.Backend, error) {
+	b, err := h.Open(ctx)
+	for began := time.Now(); isUnknown(err) && ctx.Err() == nil && time.Since(began) < h.extra/6; {
+		time.Sleep(10 * time.Millisecond)
+		b, err = h.Open(ctx)
+	}
+	return b, err
 }
 
 // modes returns the claimed modes.

@@ -43,7 +43,7 @@ func newScene(ctx context.Context, cfg config, calls *activity, mode driver.Mode
 // connection is unusable.
 func (s *scene) open(label string) *conn {
 	defer s.activity.begin("Open")()
-	b, err := s.Open(s.ctx)
+	b, err := s.openAtLast(s.ctx)
 	if err != nil {
 		s.fail(fmt.Errorf("drivertest: open: %w", err))
 		return &conn{scene: s, label: label}

@@ -50,7 +50,8 @@ func TestLongConformance(t *testing.T) {
 	namespace := srv.Namespace()
 	var proxies sync.Map // of driver.Backend
 	drivertest.Run(t, drivertest.Harness{
-		TTL: 2 * time.Second,
+		TTL:   2 * time.Second,
+		Holds: 40, // each renewal is a request
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, srv.Addr())
 			b, err := Open(ctx, through(srv, p, "admin", namespace))

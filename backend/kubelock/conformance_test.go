@@ -15,5 +15,5 @@ func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	url := newFake(t).url()
-	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
+	drivertest.Run(t, drivertest.Harness{Holds: 40, Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
 }

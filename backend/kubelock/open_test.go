@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
@@ -20,7 +21,11 @@ import (
 
 func open(t testing.TB, url string) *Backend {
 	t.Helper()
-	b := must.Get(Open(t.Context(), url))(t)
+	b, err := Open(t.Context(), url)
+	for began := time.Now(); err != nil && !driver.Final(err) && time.Since(began) < locktest.Patience; { // a busy server ends connections
+		b, err = Open(t.Context(), url)
+	}
+	must.OK(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
