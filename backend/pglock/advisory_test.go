@@ -126,7 +126,7 @@ func TestAdvisoryHolderIsPartitioned(t *testing.T) {
 		})
 		had := time.Now()
 		within(t, "the hold", func(context.Context) {
-			if late := (<-lost).Sub(had); late > mine.TTL { // it should be notified before, but this process may be slow
+			if late := (<-lost).Sub(had); late > 20*time.Second { // it should be notified before, but this process may be slow
 				t.Errorf("the holder was notified %v after the next one had the lock", late)
 			}
 		})

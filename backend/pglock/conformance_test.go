@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -159,9 +158,7 @@ func TestConformanceOfAdvisorySession(t *testing.T) {
 func TestLongConformanceOfAdvisoryTransaction(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
-	h := severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...))
-	h.Timeout = 3 * time.Minute
-	suite(t, h)
+	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...)))
 }
 
 // The oldest version ends silent connections only while they are in a transaction.

@@ -346,7 +346,7 @@ func TestTimeoutsOfTheSession(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
 	plain := pg.Database(t)
-	database := with(t, plain, "statement_timeout", "2s", "lock_timeout", "100ms", "idle_in_transaction_session_timeout", "1s", "idle_session_timeout", "5s")
+	database := with(t, plain, "statement_timeout", "4s", "lock_timeout", "100ms", "idle_in_transaction_session_timeout", "4s", "idle_session_timeout", "5s")
 	a, b := onHandle(t, database), onHandle(t, database)
 	mine, theirs := request("lock"), request("lock")
 	take(t, a, mine)
