@@ -31,8 +31,7 @@ func TestLongConformanceOfForUpdate(t *testing.T) {
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--max-connections=2000"}})
 	url := srv.Database(t) + "?create=true&strategy=forupdate"
 	drivertest.Run(t, drivertest.Harness{
-		Open:    func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) },
-		Timeout: 3 * time.Minute, Parallel: 4,
+		Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }, Parallel: 4,
 	})
 }
 

@@ -89,7 +89,8 @@ func TestRowRenewedAtTheEnd(t *testing.T) {
 		if renewed == nil && taken == nil {
 			t.Fatal("a lease was renewed and taken over")
 		}
-		if renewed != nil && !errors.Is(renewed, driver.ErrLost) || taken != nil && !errors.Is(taken, driver.ErrHeld) {
+		// On a busy machine the row may be locked for so long that an outcome is unknown.
+		if errors.Is(renewed, driver.ErrHeld) || driver.Final(renewed) || errors.Is(taken, driver.ErrLost) || driver.Final(taken) {
 			t.Errorf("%v, %v", renewed, taken)
 		}
 	}

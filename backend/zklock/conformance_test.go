@@ -172,7 +172,7 @@ func (s *storm) hold(g driver.Grant) {
 }
 
 func (s *storm) release(b *Backend, r driver.Request) {
-	for range 100 {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
 		ctx, cancel := context.WithTimeout(s.t.Context(), 500*time.Millisecond)
 		err := b.Release(ctx, r.Hold)
 		cancel()

@@ -182,7 +182,7 @@ func TestOpenWhereShortSessionsEnd(t *testing.T) {
 	p := faultproxy.New(t, srv.Addr())
 	p.Delay(time.Second)
 	time.AfterFunc(1500*time.Millisecond, func() { p.Delay(0) })
-	b := must.Get(Open(t.Context(), "zk://"+p.Addr()+"?timeout=1m"))(t)
+	b := must.Get(Open(t.Context(), "zk://"+p.Addr()+"?timeout=2m"))(t)
 	must.OK(t, b.Close())
 }
 
@@ -305,7 +305,7 @@ func TestServersWithoutTheirData(t *testing.T) {
 	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{})
 	b := open(t, srv.URL())
 	r := request("a/b", driver.Exclusive)
-	r.TTL = 3 * time.Second
+	r.TTL = 6 * time.Second
 	lost := make(chan struct{})
 	r.OnLost = func() { close(lost) }
 	acquire(t, b, r)

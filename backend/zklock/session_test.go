@@ -127,7 +127,7 @@ func TestSessionEnds(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	r, other := request("", driver.Exclusive), request("", driver.Exclusive)
-	other.TTL = 20 * time.Second
+	other.TTL = time.Minute
 	lost := make(chan struct{})
 	r.OnLost = func() { close(lost) }
 	other.OnLost = func() { t.Error("another session's hold was lost") }
@@ -221,8 +221,8 @@ func TestForcedReleaseWhoseSessionEnds(t *testing.T) {
 // A node may change before its watch is recorded. Then the watch must be set again.
 func TestNodeEndsWhileItIsArmed(t *testing.T) {
 	b := open(t, testserver.SharedZooKeeper(t).URL())
-	s := must.Get(b.session(t.Context(), time.Second))(t)
-	w := &queueWatch{b: b, ready: make(chan struct{}, 1), r: driver.Request{Hold: driver.Hold{Name: t.Name(), TTL: time.Second}}}
+	s := must.Get(b.session(t.Context(), time.Minute))(t)
+	w := &queueWatch{b: b, ready: make(chan struct{}, 1), r: driver.Request{Hold: driver.Hold{Name: t.Name(), TTL: time.Minute}}}
 	defer w.close()
 	_, _, zw, err := s.conn.GetW(t.Context(), "/", w.changed)
 	must.OK(t, err)

