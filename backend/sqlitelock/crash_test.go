@@ -36,12 +36,12 @@ func TestProcesses(t *testing.T) {
 func TestKilledHolder(t *testing.T) {
 	path := lockFile(t)
 	b := connect(t, path)
-	c := spawn(t, "hold", path, "x", "2s")
+	c := spawn(t, "hold", path, "x", "4s")
 	first := must.Get(strconv.ParseUint(c.line(t), 10, 64))(t)
 	held := refused(t, b, request("x", driver.Exclusive, long))
 	c.kill(t)
-	if held.Retry <= 0 || held.Retry > 2*time.Second {
-		t.Fatalf("Retry %v; want the rest of 2s", held.Retry)
+	if held.Retry <= 0 || held.Retry > 4*time.Second {
+		t.Fatalf("Retry %v; want the rest of 4s", held.Retry)
 	}
 	g := must.Get(poll(t.Context(), b, request("x", driver.Exclusive, long)))(t)
 	if g.Fence <= first {

@@ -124,7 +124,7 @@ func TestOpenBesideAProcessThatCloses(t *testing.T) {
 		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
 		c.signal(t, syscall.SIGSTOP)
 		goOn := time.AfterFunc(20*time.Millisecond, func() { _ = c.cmd.Process.Signal(syscall.SIGCONT) })
-		b, err := OpenFile(t.Context(), path, nil)
+		b, err := OpenFile(t.Context(), path, &Options{BusyTimeout: time.Minute})
 		if goOn.Stop() {
 			c.signal(t, syscall.SIGCONT)
 		}

@@ -103,7 +103,7 @@ func TestGetAll(t *testing.T) {
 func TestPairs(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedZooKeeper(t)
-	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: 20 * time.Second})
+	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: long})
 	ctx, root := t.Context(), place(t, c)
 	e := must.Get(c.CreateAndList(ctx, root+"/x-", nil))(t)
 	names, _, err := c.SyncAndList(ctx, root)
@@ -143,7 +143,7 @@ func TestNoListFromAServerWithoutAMajority(t *testing.T) {
 func TestCheckAll(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedZooKeeper(t)
-	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: 20 * time.Second})
+	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: long})
 	var paths []string
 	for range 300 {
 		path, _, err := c.Create(t.Context(), "/check-", nil, EphemeralSequential)

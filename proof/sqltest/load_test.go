@@ -78,6 +78,7 @@ func TestLongManyWaitersTakeFewConnections(t *testing.T) {
 
 func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
 	c := newScene(t, s, s.kind.shared(t))
+	c.calm()
 	held := c.party(c.user()).take(t)
 	user := c.user()
 	all := &crowd{size: waiters, checker: exclusion.New()}
@@ -122,6 +123,7 @@ func TestLongSmallPoolServesMany(t *testing.T) {
 func smallPoolServes(t *testing.T, s strategy, waiters int) {
 	for _, limit := range s.pools {
 		c := newScene(t, s, s.kind.shared(t))
+		c.calm()
 		all := &crowd{size: waiters, checker: exclusion.New()}
 		for range backends {
 			all.clients = append(all.clients, c.pooled(limit))
@@ -141,7 +143,7 @@ func (s *scene) pooled(limit int) *distlock.Client {
 	db.SetMaxOpenConns(limit)
 	query := must.Get(url.ParseQuery(s.query))(s.t)
 	b := must.Get(s.kind.open(s.t.Context(), db, query))(s.t)
-	client := must.Get(distlock.New(b, &distlock.Options{TTL: s.life}))(s.t)
+	client := must.Get(distlock.New(b, &distlock.Options{TTL: s.life, CallTimeout: s.call}))(s.t)
 	s.t.Cleanup(func() { ends(s.t, "Close", func() { client.Close() }) })
 	return client
 }
@@ -158,6 +160,7 @@ func TestLongContentionIsNoError(t *testing.T) {
 // contention lasts for two units or four.
 func contention(t *testing.T, s strategy, unit time.Duration) {
 	c := newScene(t, s, s.kind.shared(t))
+	c.calm()
 	user, before := c.user(), c.countDeadlocks()
 	var clients []*distlock.Client
 	for range rivals {
@@ -183,7 +186,7 @@ func (s *scene) contend(book *exclusion.Checker, clients []*distlock.Client, d t
 	var all sync.WaitGroup
 	for i, client := range clients {
 		all.Go(func() {
-			for round := 0; time.Now().Before(end); round++ {
+			for round := 0; round == 0 || time.Now().Before(end); round++ {
 				if err := s.takeTurn(book, fmt.Sprint("rival ", i), client.Mutex(name(round))); err != nil {
 					s.t.Errorf("rival %d: %v", i, err)
 					return
