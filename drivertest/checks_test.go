@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,6 +188,29 @@ func TestSlowMachine(t *testing.T) {
 	for _, name := range []string{"renew/extends", "again/restarts-ttl", "again/late", "renew/late", "fixed/renewed", "shared/downgrade-late", "ttl/expires"} {
 		if err := try(t, frail, checkNamed(t, name)); err != nil {
 			t.Errorf("%s, on connections that end: %v", name, err)
+		}
+	}
+}
+
+// TestNoAnswer shows that a call without an answer breaks no promise among others of a busy machine, unless there never is one.
+func TestNoAnswer(t *testing.T) {
+	for most, ok := range map[int32]bool{3: true, 1000: false} {
+		var silent atomic.Int32
+		mute := func(_ *lab, p *patched) {
+			acquire := p.acquire
+			p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+				if silent.Add(1) <= most {
+					return driver.Grant{}, errors.New("no leader")
+				}
+				return acquire(ctx, r)
+			}
+		}
+		err := tryWith(t, mute, checkNamed(t, "exclusion/two-connections"), func(h *Harness) { h.extra = busy })
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "no leader") {
+			t.Errorf("%d calls without an answer: %v", most, err)
+		}
+		if try(t, func(l *lab, p *patched) { silent.Store(0); mute(l, p) }, checkNamed(t, "exclusion/two-connections")) == nil {
+			t.Errorf("%d calls without an answer are nothing to a check that has the machine for itself", most)
 		}
 	}
 }

@@ -67,10 +67,10 @@ func (c *conn) acquire(r driver.Request) (driver.Grant, error) {
 	return g, err
 }
 
-// late adds errSlow to the error of a call that had no answer in a time in which a quick machine answers many.
+// late adds errNoAnswer to the error of a call that had no answer, under Run or for long.
 func (c *conn) late(began time.Time, err error) error {
-	if err != nil && isUnknown(err) && c.ctx.Err() == nil && time.Since(began) > slowCall {
-		return fmt.Errorf("%w: %w", errSlow, err)
+	if isUnknown(err) && c.ctx.Err() == nil && (c.extra > 0 || time.Since(began) > slowCall) {
+		return fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
 	return err
 }

@@ -121,16 +121,20 @@ func summary(modes []driver.Mode, errs []error) error {
 }
 
 // runMode runs the promise once, and again with longer TTLs if the machine was too
-// slow to tell.
+// slow to tell, or after a while if a call had no answer.
 func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode driver.Mode) (err error) {
-	for range 5 {
+	for try := range 5 {
 		s := newScene(ctx, cfg, calls, mode)
 		p.run(s)
 		s.cleanUp()
-		if err = s.err(); !errors.Is(err, errSlow) {
+		switch err = s.err(); {
+		case errors.Is(err, errNoAnswer) && ctx.Err() == nil:
+			s.sleep(slowCall << try)
+		case errors.Is(err, errSlow):
+			cfg.TTL *= 3
+		default:
 			return err
 		}
-		cfg.TTL *= 3
 	}
 	return err
 }
