@@ -297,10 +297,10 @@ func (h *hard) nodes(name string, n int) []string {
 	var names []string
 	h.await(fmt.Sprintf("%d nodes of %s", n, name), func() bool {
 		var err error
-		if names, _, err = h.admin.Children(h.t.Context(), "/"+name); err != nil {
+		if names, _, err = h.admin.Children(h.t.Context(), "/"+name); err != nil && !errors.Is(err, zk.ErrConnectionLoss) {
 			h.t.Fatal(err)
 		}
-		return len(names) == n
+		return err == nil && len(names) == n
 	})
 	const digits = 10
 	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(a[len(a)-digits:], b[len(b)-digits:]) })
@@ -309,7 +309,13 @@ func (h *hard) nodes(name string, n int) []string {
 
 func (h *hard) delete(path string) {
 	h.t.Helper()
-	must.OK(h.t, h.admin.Delete(h.t.Context(), "/"+path, -1))
+	err := h.admin.Delete(h.t.Context(), "/"+path, -1)
+	for errors.Is(err, zk.ErrConnectionLoss) { // on a busy machine
+		if err = h.admin.Delete(h.t.Context(), "/"+path, -1); errors.Is(err, zk.ErrNoNode) {
+			err = nil // by the call without an answer
+		}
+	}
+	must.OK(h.t, err)
 }
 
 func storm(h *hard) {
@@ -336,11 +342,17 @@ func (h *hard) end() {
 // left returns the nodes of all locks.
 func (h *hard) left() (left []string) {
 	locks, _, err := h.admin.Children(h.t.Context(), "/hard")
+	for errors.Is(err, zk.ErrConnectionLoss) {
+		locks, _, err = h.admin.Children(h.t.Context(), "/hard")
+	}
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	for _, lock := range locks {
 		names, _, err := h.admin.Children(h.t.Context(), "/hard/"+lock)
+		if errors.Is(err, zk.ErrConnectionLoss) {
+			return []string{"unknown"}
+		}
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			h.t.Fatal(err)
 		}
