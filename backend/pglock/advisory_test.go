@@ -113,7 +113,7 @@ func TestAdvisoryHolderIsPartitioned(t *testing.T) {
 		net := faultproxy.New(t, pg.Addr())
 		a, b := open(t, strings.Replace(url, pg.Addr(), net.Addr(), 1)), open(t, url)
 		mine, theirs := brief("lock", 2*time.Second), brief("lock", 2*time.Second)
-		lost := make(chan time.Time, 1)
+		lost := make(chan time.Time, 10)
 		mine.OnLost = func() { lost <- time.Now() }
 		eventually(t, "a has the lock", func() bool { // a busy machine may need longer than a TTL for the first connection
 			_, err := a.Acquire(t.Context(), mine)
