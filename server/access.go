@@ -71,15 +71,15 @@ func (i *Identity) String() string { return cmp.Or(i.Name, "an anonymous client"
 // Access is a list of identities, which are known by a token or by a client certificate. It is safe for
 // concurrent use, and reads its file again when that changes.
 type Access struct {
-	file    *netaddr.Files[identities]
+	file    *netaddr.Files[*identities]
 	onError func(error)
 
 	mu      sync.Mutex
 	checked time.Time
-	known   identities
+	known   *identities
 }
 
-// identities are those in a file.
+// identities are those in a file. Those of a file that has changed are others.
 type identities struct {
 	byToken map[[sha256.Size]byte]*Identity
 	byCert  map[string]*Identity
@@ -96,7 +96,7 @@ const maxAccess = 1 << 20
 // The file is read again within a second after it has changed. One that is wrong then is reported to onError,
 // and the rights stay as they were.
 func OpenAccess(path string, onError func(error)) (*Access, error) {
-	file, err := netaddr.OpenFiles([]netaddr.File{{Name: "the file of tokens", Path: path}}, func(texts [][]byte) (known identities, err error) {
+	file, err := netaddr.OpenFiles([]netaddr.File{{Name: "the file of tokens", Path: path}}, func(texts [][]byte) (known *identities, err error) {
 		if len(texts[0]) > maxAccess {
 			err = fmt.Errorf("more than %d bytes", maxAccess)
 		} else {
@@ -120,22 +120,22 @@ func CheckAccess(text string) error {
 	return err
 }
 
-func parseAccess(text string) (identities, error) {
-	known := identities{map[[sha256.Size]byte]*Identity{}, map[string]*Identity{}}
+func parseAccess(text string) (*identities, error) {
+	known := &identities{map[[sha256.Size]byte]*Identity{}, map[string]*Identity{}}
 	for n, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		if err := known.parse(line); err != nil {
-			return identities{}, fmt.Errorf("line %d: %w", n+1, err) // without its text, which may be a token
+			return nil, fmt.Errorf("line %d: %w", n+1, err) // without its text, which may be a token
 		}
 	}
 	return known, nil
 }
 
 // parse adds the identity of a line.
-func (i identities) parse(line string) error {
+func (i *identities) parse(line string) error {
 	fields := strings.Fields(line)
 	if len(fields) != 4 {
 		return fmt.Errorf("%d fields: want four: name, sha256:HASH or cert:NAME, rights, prefix", len(fields))
@@ -176,8 +176,11 @@ func entry[K comparable](m map[K]*Identity, k K) *Identity {
 	return m[k]
 }
 
-// now returns the identities. It reads the file again after a second.
-func (a *Access) now() identities {
+// now returns the identities. It reads the file again after a second. A nil a has none.
+func (a *Access) now() *identities {
+	if a == nil {
+		return nil
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if time.Since(a.checked) >= time.Second {
@@ -194,18 +197,20 @@ func (a *Access) now() identities {
 // cookie keeps the token of a person who uses the page.
 const cookie = "distlock_token"
 
-// identify returns who makes the request. A nil a admits every client, under the common name of its certificate if it has one.
-func (a *Access) identify(r *http.Request) (*Identity, error) {
+// identify returns who makes the request.
+func (a *Access) identify(r *http.Request) (*Identity, error) { return a.now().identify(r) }
+
+// identify returns who makes the request. A nil i admits every client, under the common name of its certificate if it has one.
+func (i *identities) identify(r *http.Request) (*Identity, error) {
 	certified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 	switch {
-	case a == nil && certified:
+	case i == nil && certified:
 		return &Identity{Name: r.TLS.PeerCertificates[0].Subject.CommonName, grants: fullIdentity.grants}, nil
-	case a == nil:
+	case i == nil:
 		return fullIdentity, nil
 	}
-	known := a.now()
 	if certified {
-		if who := known.certified(r.TLS.PeerCertificates[0]); who != nil {
+		if who := i.certified(r.TLS.PeerCertificates[0]); who != nil {
 			return who, nil
 		}
 	}
@@ -216,7 +221,7 @@ func (a *Access) identify(r *http.Request) (*Identity, error) {
 	if !ok {
 		return nil, problem(http.StatusUnauthorized, httpwire.Denied, "the server wants a token: Authorization: Bearer TOKEN")
 	}
-	if who := known.byToken[sha256.Sum256([]byte(token))]; who != nil {
+	if who := i.byToken[sha256.Sum256([]byte(token))]; who != nil {
 		return who, nil
 	}
 	return nil, problem(http.StatusUnauthorized, httpwire.Denied, "the server doesn't know this token")
@@ -228,7 +233,7 @@ func bearer(header string) (token string, ok bool) {
 	return token, ok && strings.EqualFold(scheme, "Bearer")
 }
 
-func (i identities) certified(cert *x509.Certificate) *Identity {
+func (i *identities) certified(cert *x509.Certificate) *Identity {
 	for _, name := range append([]string{cert.Subject.CommonName}, cert.DNSNames...) {
 		if who := i.byCert[name]; who != nil {
 			return who

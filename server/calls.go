@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -57,14 +58,12 @@ func (ex *exchange) calls() error {
 	defer conn.Close()
 	ex.parts = true
 	_ = conn.SetDeadline(time.Time{})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ex.r.Context()))
-	defer cancel()
-	c := &callStream{ex: ex, conn: conn, ctx: ctx, underWay: map[uint64]context.CancelFunc{}}
+	c := &callStream{ex: ex, conn: conn, ctx: context.WithoutCancel(ex.r.Context()), underWay: map[uint64]context.CancelFunc{}}
 	c.room = sync.NewCond(&c.mu)
 	stop := context.AfterFunc(ex.s.drained, c.farewell) // the request's context ends with the first error of a read
 	defer stop()
 	if c.read(rest) {
-		cancel()
+		c.leave()
 	}
 	c.tasks.Wait()
 	return nil
@@ -85,9 +84,10 @@ func asksFor(h http.Header, protocol string) bool {
 type callStream struct {
 	ex    *exchange // the request that began it
 	conn  net.Conn
-	ctx   context.Context // of the calls
+	ctx   context.Context // has the values for those of the calls
 	tasks wait.Group      // the calls under way
 	meta  httpwire.MetaReader
+	as    caller
 
 	mu       sync.Mutex
 	underWay map[uint64]context.CancelFunc // calls, by index
@@ -105,11 +105,46 @@ func (c *callStream) read(from io.Reader) (gone bool) {
 	for lines.Scan() {
 		if err := c.begin(lines.Bytes()); err != nil {
 			p := problemOf(err)
-			c.answer(httpwire.Called{Outcome: p.Kind, Problem: &p})
+			c.answer(&httpwire.Called{Outcome: p.Kind, Problem: &p})
 			return true
 		}
 	}
 	return !errors.Is(lines.Err(), os.ErrDeadlineExceeded)
+}
+
+// leave ends all calls.
+func (c *callStream) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cancel := range c.underWay {
+		cancel()
+	}
+}
+
+// caller is who makes the calls of a connection.
+type caller struct {
+	known *identities // of which it is one
+	who   *Identity   // nil: it has not called yet
+	err   error       // it is none
+	log   slog.Handler
+}
+
+// identify finds out again who calls, if the identities have changed: rights may end while the connection lasts.
+func (c *callStream) identify() caller {
+	s, r := c.ex.s, c.ex.r
+	known := s.o.Access.now()
+	if c.as.who != nil && c.as.known == known {
+		return c.as
+	}
+	who, err := known.identify(r)
+	if err != nil {
+		who = c.ex.who // for the log
+	}
+	c.as = caller{known: known, who: who, err: err}
+	if s.o.Log != nil {
+		c.as.log = s.o.Log.Handler().WithAttrs(who.logged(r))
+	}
+	return c.as
 }
 
 // quietReader reads from a connection that may be silent for a bounded time.
@@ -134,7 +169,7 @@ func (c *callStream) farewell() {
 	_ = c.conn.SetReadDeadline(time.Now().Add(farewellTime))
 	c.mu.Unlock()
 	p := problemOf(errDraining)
-	c.answer(httpwire.Called{Outcome: p.Kind, Problem: &p})
+	c.answer(&httpwire.Called{Outcome: p.Kind, Problem: &p})
 }
 
 // begin begins the call of a line. The error ends the connection.
@@ -150,6 +185,7 @@ func (c *callStream) begin(line []byte) error {
 			return err
 		}
 	}
+	as := c.identify()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.out) > mostUnread { // the client does not read, and loses its connection after writeTime
@@ -167,9 +203,12 @@ func (c *callStream) begin(line []byte) error {
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.underWay[m.Index] = cancel
-	tooMany := len(c.underWay) > httpwire.MaxCalls
+	t := &callTask{stream: c, ex: exchange{s: c.ex.s, r: c.ex.r, ctx: ctx, who: as.who, log: as.log}, call: m, arrived: arrived, refused: as.err}
+	if as.err == nil && len(c.underWay) > httpwire.MaxCalls {
+		t.refused = errTooMany
+	}
 	c.tasks.Add(1)
-	c.ex.s.workers.run(&callTask{c, exchange{s: c.ex.s, r: c.ex.r, ctx: ctx, who: c.ex.who}, m, arrived, tooMany})
+	c.ex.s.workers.run(t)
 	return nil
 }
 
@@ -179,23 +218,26 @@ type callTask struct {
 	ex      exchange
 	call    httpwire.Call
 	arrived time.Time
-	tooMany bool
+	refused error // before anything was done
+	grant   httpwire.Grant
+	answer  httpwire.Called
 }
 
 func (t *callTask) run() {
 	defer t.stream.tasks.Done()
-	t.stream.answer(t.ex.called(t.call, t.arrived, t.tooMany))
+	t.make()
+	t.stream.answer(&t.answer)
 }
 
 // answer sends the answer to a call, with others that have come.
-func (c *callStream) answer(a httpwire.Called) {
+func (c *callStream) answer(a *httpwire.Called) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cancel := c.underWay[a.Index]; cancel != nil {
 		cancel()
 		delete(c.underWay, a.Index)
 	}
-	c.out = append(httpwire.AppendCalled(c.out, &a), '\n')
+	c.out = append(httpwire.AppendCalled(c.out, a), '\n')
 	if c.writing {
 		return
 	}
@@ -220,40 +262,35 @@ func (c *callStream) answer(a httpwire.Called) {
 
 var errTooMany = problem(http.StatusTooManyRequests, httpwire.Unsent, "more than %d calls at once over a connection", httpwire.MaxCalls)
 
-// called makes one call.
-func (ex *exchange) called(c httpwire.Call, arrived time.Time, tooMany bool) (out httpwire.Called) {
+// make makes the call.
+func (t *callTask) make() {
+	ex, call, out := &t.ex, &t.call, &t.answer
 	pattern, status := "POST /v1/acquire", http.StatusOK
-	if c.Release != nil {
+	if call.Release != nil {
 		pattern, status = "POST /v1/release", http.StatusNoContent
 	}
-	out = httpwire.Called{Index: c.Index, Outcome: httpwire.Unknown}
+	*out = httpwire.Called{Index: call.Index, Outcome: httpwire.Unknown}
 	defer func() {
 		if v := recover(); v != nil { // as net/http does for a request
 			ex.logPanic(pattern, v)
 			out.Problem = &httpwire.Problem{Kind: httpwire.Unknown, Status: http.StatusInternalServerError, Title: "a bug in distlock"}
 		}
 	}()
-	who, err := ex.s.o.Access.identify(ex.r) // rights may end while the connection lasts
+	err := t.refused
 	switch {
 	case err != nil:
-	case tooMany:
-		ex.who, err = who, errTooMany
-	case (c.Acquire == nil) == (c.Release == nil):
-		ex.who, err = who, invalid("want either acquire or release")
-	case c.Release != nil:
-		ex.who = who
-		err = ex.releaseHold(*c.Release)
+	case (call.Acquire == nil) == (call.Release == nil):
+		err = invalid("want either acquire or release")
+	case call.Release != nil:
+		err = ex.releaseHold(*call.Release)
 	default:
-		ex.who = who
-		var g httpwire.Grant
-		if g, err = ex.grant(*c.Acquire, arrived); err == nil {
-			out.Grant = &g
+		if t.grant, err = ex.grant(*call.Acquire, t.arrived); err == nil {
+			out.Grant = &t.grant
 		}
 	}
 	if out.Outcome = httpwire.OK; err != nil {
 		p := problemOf(err)
 		out.Outcome, out.Problem, status = p.Kind, &p, p.Status
 	}
-	ex.note(pattern, status, out.Outcome, arrived)
-	return out
+	ex.note(pattern, status, out.Outcome, t.arrived)
 }

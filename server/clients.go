@@ -87,33 +87,36 @@ func (q *quota) set(who string, h driver.Hold, waits bool) {
 	}
 }
 
-// granted counts a hold under the mode of its grant, as prolong does if it held before, else as set does. Its place
+// granted counts a hold under the mode of its grant, for its TTL from now, and for no less than before if it held. Its place
 // may have ceased to count while it waited.
 func (q *quota) granted(who string, h driver.Hold, held bool) {
-	if held {
-		q.prolong(who, h, false)
-	} else {
-		q.set(who, h, false)
-	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	c, known := q.holds[who][keyOf(h)]
-	if !known {
-		c.until = time.Now().Add(h.TTL)
+	key, c := keyOf(h), counted{mode: h.Mode, until: time.Now().Add(h.TTL)}
+	if held {
+		c.until = latest(c.until, q.holds[who][key].until)
 	}
-	c.mode = h.Mode
-	q.put(who, keyOf(h), c)
+	q.put(who, key, c)
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // remove ceases to count a hold, of whichever identity it is. That a hold of another kind is lost proves nothing.
 func (q *quota) remove(h driver.Hold, lost bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	key := keyOf(h)
 	for who, own := range q.holds {
-		if lost && !own[keyOf(h)].mode.SameKind(h.Mode) {
+		c, known := own[key]
+		if !known || lost && !c.mode.SameKind(h.Mode) {
 			continue
 		}
-		delete(own, keyOf(h))
+		delete(own, key)
 		if len(own) == 0 {
 			delete(q.holds, who)
 		}
@@ -182,63 +185,79 @@ type ownerCalls struct {
 	m  map[string]*ownerCall
 }
 
+// ownerCall acts for an Owner.
 type ownerCall struct {
-	yield  chan struct{} // is closed when another call wants to act
-	wanted bool
-	done   chan struct{} // is closed when it is over; nil: nobody waits for that
+	all   *ownerCalls
+	owner string
+	yield chan struct{} // is closed when another call wants to act; nil: this one would not notice
+	done  chan struct{} // is closed when it is over; nil: no other call wants to act
 }
 
-// begin waits until no other call acts for the Owner. yield is closed as soon as another call wants to act.
-// The caller calls end at its end. If ctx ends first, begin returns its error.
-func (o *ownerCalls) begin(ctx context.Context, owner string) (yield <-chan struct{}, end func(), err error) {
+// begin waits until no other call acts for the Owner, and asks one that does to yield. The caller calls end at its end. If
+// ctx ends first, begin returns its error.
+func (o *ownerCalls) begin(ctx context.Context, owner string) (*ownerCall, error) {
 	for {
-		own, other := o.add(owner, true)
+		own, done := o.add(owner, true)
 		if own != nil {
-			return own.yield, func() { o.remove(owner, own) }, nil
+			return own, nil
 		}
 		select {
-		case <-other.done:
+		case <-done:
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }
 
 // tryBegin is begin without the wait: if another call acts for the Owner it returns errBusy.
-func (o *ownerCalls) tryBegin(owner string) (end func(), err error) {
+func (o *ownerCalls) tryBegin(owner string) (*ownerCall, error) {
 	own, _ := o.add(owner, false)
 	if own == nil {
 		return nil, errBusy
 	}
-	return func() { o.remove(owner, own) }, nil
+	return own, nil
 }
 
-// add adds a call, or returns the one that acts. With wants, that one is requested to yield.
-func (o *ownerCalls) add(owner string, wants bool) (own, other *ownerCall) {
+// add adds a call, or returns the end of the one that acts. With wants, that one is requested to yield.
+func (o *ownerCalls) add(owner string, wants bool) (own *ownerCall, done <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if other = o.m[owner]; other != nil {
-		if wants && !other.wanted {
-			other.wanted = true
+	if other := o.m[owner]; other != nil {
+		if wants && other.done == nil {
 			other.done = make(chan struct{})
-			close(other.yield)
+			if other.yield != nil {
+				close(other.yield)
+			}
 		}
-		return nil, other
+		return nil, other.done
 	}
 	if o.m == nil {
 		o.m = map[string]*ownerCall{}
 	}
-	own = &ownerCall{yield: make(chan struct{})}
+	own = &ownerCall{all: o, owner: owner}
 	o.m[owner] = own
 	return own, nil
 }
 
-func (o *ownerCalls) remove(owner string, own *ownerCall) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.m, owner)
-	if own.done != nil {
-		close(own.done)
+// wanted returns a channel that is closed as soon as another call wants to act.
+func (c *ownerCall) wanted() <-chan struct{} {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	if c.yield == nil {
+		c.yield = make(chan struct{})
+		if c.done != nil {
+			close(c.yield)
+		}
+	}
+	return c.yield
+}
+
+func (c *ownerCall) end() {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	delete(c.all.m, c.owner)
+	if c.done != nil {
+		close(c.done)
 	}
 }
 

@@ -18,7 +18,8 @@ type exchange struct {
 	r    *http.Request
 	ctx  context.Context // nil: the request's
 	who  *Identity
-	name string // of the lock, for the log
+	log  slog.Handler // nil: it knows neither who nor from where
+	name string       // of the lock, for the log
 
 	parts   bool // the calls in the request are measured and logged, and not the request
 	unknown bool // the outcome of the last acquire
@@ -92,13 +93,27 @@ func (s *Server) serve(pattern string, enter, f handler, fail func(*exchange, er
 
 // note measures and logs a call.
 func (ex *exchange) note(pattern string, status int, kind httpwire.Kind, began time.Time) {
-	s, took := ex.s, time.Since(began)
+	s, now := ex.s, time.Now()
+	took := now.Sub(began)
 	s.metrics.request(pattern, kind, took)
-	if s.o.Log != nil {
-		s.o.Log.LogAttrs(ex.context(), slog.LevelInfo, "request", slog.String("call", pattern), slog.String("lock", ex.name),
-			slog.String("who", ex.who.Name), slog.String("from", ex.r.RemoteAddr), slog.Int("status", status),
-			slog.String("outcome", string(kind)), slog.Duration("took", took))
+	if s.o.Log == nil {
+		return
 	}
+	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // to find out the place in the code would take time
+	log := ex.log
+	if log == nil {
+		log = s.o.Log.Handler()
+		line.AddAttrs(ex.who.logged(ex.r)...)
+	}
+	if ctx := ex.context(); log.Enabled(ctx, line.Level) {
+		line.AddAttrs(slog.String("call", pattern), slog.String("lock", ex.name), slog.Int("status", status), slog.String("outcome", string(kind)), slog.Duration("took", took))
+		_ = log.Handle(ctx, line)
+	}
+}
+
+// logged is what the log says of the identity that makes a request.
+func (i *Identity) logged(r *http.Request) []slog.Attr {
+	return []slog.Attr{slog.String("who", i.Name), slog.String("from", r.RemoteAddr)}
 }
 
 // reportPanic logs a panic, which net/http's own log may not show. The client gets no answer.

@@ -77,11 +77,11 @@ func (ex *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dur
 	if ex.s.drained.Err() != nil {
 		return httpwire.Grant{}, errDraining
 	}
-	yield, end, err := ex.s.ownerCalls.begin(ex.context(), r.Owner)
+	own, err := ex.s.ownerCalls.begin(ex.context(), r.Owner)
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
-	defer end()
+	defer own.end()
 	if err := ex.s.released.check(r.Owner); err != nil {
 		return httpwire.Grant{}, err
 	}
@@ -94,7 +94,7 @@ func (ex *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dur
 		ex.s.seen.Refused(r.Hold, arrived)
 	}
 	if maxWait > 0 && errors.Is(err, driver.ErrHeld) {
-		began, g, err = ex.waitFor(r, arrived.Add(maxWait), yield, err)
+		began, g, err = ex.waitFor(r, arrived.Add(maxWait), own.wanted(), err)
 	}
 	ex.count(r.Hold, g, err, known, held)
 	if err != nil && ex.spent {
@@ -301,15 +301,15 @@ func (ex *exchange) renew() error {
 	for i, w := range m.Holds {
 		lines[i].Index = i
 		h, err := ex.renewal(w)
-		var end func()
+		var own *ownerCall
 		if err == nil {
-			end, err = ex.s.ownerCalls.tryBegin(h.Owner)
+			own, err = ex.s.ownerCalls.tryBegin(h.Owner)
 		}
 		if err != nil {
 			lines[i].Outcome, lines[i].Detail = problemOf(err).Kind, err.Error()
 			continue
 		}
-		defer end()
+		defer own.end()
 		holds, at = append(holds, h), append(at, i)
 	}
 	for i, err := range ex.renewAll(holds) {
@@ -394,11 +394,11 @@ func (ex *exchange) releaseHold(m httpwire.Hold) error {
 			return err
 		}
 	}
-	_, end, err := ex.s.ownerCalls.begin(ex.context(), h.Owner)
+	own, err := ex.s.ownerCalls.begin(ex.context(), h.Owner)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer own.end()
 	err = ex.backendRelease(ex.context(), h)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		ex.s.seen.Released(h)

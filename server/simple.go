@@ -132,11 +132,11 @@ func (ex *exchange) simpleRenew() error {
 	if err != nil {
 		return err
 	}
-	end, err := ex.s.ownerCalls.tryBegin(h.Owner)
+	own, err := ex.s.ownerCalls.tryBegin(h.Owner)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer own.end()
 	if err := ex.renewAll([]driver.Hold{h})[0]; err != nil {
 		return err
 	}
