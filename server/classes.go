@@ -30,10 +30,6 @@ func newClasses() *classes {
 	return c
 }
 
-func (c *classes) count(what *prometheus.CounterVec, name string, labels ...string) {
-	what.WithLabelValues(append([]string{c.granted.Of(name)}, labels...)...).Inc()
-}
-
 // refused counts a call that was refused.
 func (c *classes) refused(name string, right Right) {
 	c.denied.WithLabelValues(c.strange.Of(name), right.String()).Inc()

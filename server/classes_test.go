@@ -100,7 +100,7 @@ func TestClassesOfStrangers(t *testing.T) {
 	for i := range 1000 {
 		c.refused(strings.Repeat("x", i+1), Lock)
 	}
-	c.count(c.taken, "order:1")
+	c.taken.WithLabelValues(c.granted.Of("order:1")).Inc()
 	all := must.Get(c.registry.Gather())(t)
 	for _, m := range all {
 		if m.GetName() == "distlock_server_taken_total" && m.Metric[0].Label[0].GetValue() != "order:*" {

@@ -47,15 +47,16 @@ func newMetrics(q *quota, log *seen.Log) *metrics {
 	}, []string{"mode", "outcome"})
 	by := newClasses()
 	m.denied, m.byClass = by.refused, by.registry
-	log.OnGrant = func(name string, h *seen.Record) {
+	log.ClassOf = by.granted.Of
+	log.OnGrant = func(class string, h *seen.Record) {
 		waits.WithLabelValues(h.Mode.String(), "granted").Observe(h.Waited.Seconds())
-		by.count(by.taken, name)
+		by.taken.WithLabelValues(class).Inc()
 	}
-	log.OnWait = func(name string) { by.count(by.waits, name) }
-	log.OnIncident = func(i seen.Incident) { by.count(by.losses, i.Name, i.Kind) }
-	log.OnEnd = func(name string, h *seen.Record) {
+	log.OnWait = func(class string) { by.waits.WithLabelValues(class).Inc() }
+	log.OnIncident = func(i seen.Incident) { by.losses.WithLabelValues(by.granted.Of(i.Name), i.Kind).Inc() }
+	log.OnEnd = func(class string, h *seen.Record) {
 		if h.End == "end.expired" {
-			by.count(by.expired, name)
+			by.expired.WithLabelValues(class).Inc()
 		}
 		holds.WithLabelValues(h.Mode.String(), strings.TrimPrefix(h.End, "end.")).Observe(h.Lasted().Seconds())
 	}

@@ -32,10 +32,13 @@ type Log struct {
 	// Began is when the server started.
 	Began time.Time
 
-	// OnGrant and OnEnd are called for each grant of a name and its end, OnWait when an Owner begins to wait for it, and
-	// OnIncident for each incident, while mu is locked.
-	OnGrant, OnEnd func(name string, r *Record)
-	OnWait         func(name string)
+	// ClassOf returns the class of a name that is used.
+	ClassOf func(name string) string
+
+	// OnGrant and OnEnd are called for each grant of a name of a class and its end, OnWait when an Owner begins to wait for it,
+	// and OnIncident for each incident, while mu is locked.
+	OnGrant, OnEnd func(class string, r *Record)
+	OnWait         func(class string)
 	OnIncident     func(Incident)
 
 	mu        sync.Mutex
@@ -49,8 +52,9 @@ type Log struct {
 
 // nameSeen records the calls for one name.
 type nameSeen struct {
+	log     *Log
 	name    string
-	onEnd   func(string, *Record)
+	class   string // empty: not known yet
 	limit   int
 	grants  series    // and for how long the lock was held
 	held    time.Time // since when it has been; it isn't while holds is empty
@@ -58,6 +62,15 @@ type nameSeen struct {
 	waiting map[string]waitSpan // of each Owner that waits
 	holds   map[string]*Record  // by Owner
 	records []*Record           // the newest is the last
+	highest uint64              // fence of the records
+}
+
+// classOf returns the class of the name.
+func (n *nameSeen) classOf() string {
+	if n.class == "" {
+		n.class = n.log.ClassOf(n.name)
+	}
+	return n.class
 }
 
 // waitSpan is when an Owner that waits made its first attempt, and its last.
@@ -99,7 +112,8 @@ func (sp Record) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
 // New returns an empty Log.
 func New() *Log {
 	ignore := func(string, *Record) {}
-	return &Log{Began: time.Now(), OnGrant: ignore, OnEnd: ignore, OnWait: func(string) {}, OnIncident: func(Incident) {}, names: map[string]*list.Element{}}
+	same := func(name string) string { return name }
+	return &Log{Began: time.Now(), ClassOf: same, OnGrant: ignore, OnEnd: ignore, OnWait: func(string) {}, OnIncident: func(Incident) {}, names: map[string]*list.Element{}}
 }
 
 // name returns what is known of a name, which is new if it was forgotten. The caller has locked mu.
@@ -108,7 +122,7 @@ func (s *Log) name(name string) *nameSeen {
 		s.recent.MoveToFront(e)
 		return e.Value.(*nameSeen)
 	}
-	n := &nameSeen{name: name, onEnd: s.OnEnd, limit: 1, waiting: map[string]waitSpan{}, holds: map[string]*Record{}}
+	n := &nameSeen{log: s, name: name, limit: 1, waiting: map[string]waitSpan{}, holds: map[string]*Record{}}
 	s.names[name] = s.recent.PushFront(n)
 	if s.recent.Len() > mostNames {
 		delete(s.names, s.recent.Remove(s.recent.Back()).(*nameSeen).name)
@@ -133,7 +147,7 @@ func (s *Log) Refused(h driver.Hold, at time.Time) {
 	if !known {
 		makeRoom(n.waiting)
 		w.first = at
-		s.OnWait(h.Name)
+		s.OnWait(n.classOf())
 	}
 	w.last = at
 	n.waiting[h.Owner] = w
@@ -170,7 +184,7 @@ func (s *Log) Granted(r driver.Request, g driver.Grant, arrived, called time.Tim
 		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: s.describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
 		ttl: g.TTL, until: called.Add(g.TTL),
 	}
-	s.OnGrant(r.Name, sp)
+	s.OnGrant(n.classOf(), sp)
 	n.grants.add(called, 1, 0)
 	n.waits.add(sp.Waited)
 	makeRoom(n.holds)
@@ -183,10 +197,13 @@ func (s *Log) Granted(r driver.Request, g driver.Grant, arrived, called time.Tim
 
 // keep adds a record to the history of a name.
 func (n *nameSeen) keep(sp *Record) {
-	if i := slices.IndexFunc(n.records, func(o *Record) bool { return o.Fence == sp.Fence && sp.Fence != 0 }); i >= 0 {
-		n.records[i] = sp // it was seen at the backend first
-		return
+	if sp.Fence != 0 && sp.Fence <= n.highest {
+		if i := slices.IndexFunc(n.records, func(o *Record) bool { return o.Fence == sp.Fence }); i >= 0 {
+			n.records[i] = sp // it was seen at the backend first
+			return
+		}
 	}
+	n.highest = max(n.highest, sp.Fence)
 	n.records = append(n.records, sp)
 	if len(n.records) > mostSpells {
 		n.records = slices.Delete(n.records, 0, 1)
@@ -197,7 +214,7 @@ func (n *nameSeen) keep(sp *Record) {
 func (n *nameSeen) end(owner string, sp *Record, at time.Time, how string) {
 	sp.Ended, sp.End = at, how
 	delete(n.holds, owner)
-	n.onEnd(n.name, sp)
+	n.log.OnEnd(n.classOf(), sp)
 	switch {
 	case n.limit > 1: // each permit counts
 		n.grants.span(sp.Began, at)
