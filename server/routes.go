@@ -31,7 +31,7 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
 	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection(), bodyTime: bodyTime}
 	s.drained, s.drain = context.WithCancel(context.Background())
-	s.workers.tasks, s.workers.ended = make(chan task), s.drained.Done()
+	context.AfterFunc(s.drained, s.workers.end)
 	s.connections.most, s.quota.mostOpen = o.MaxConnections, o.MaxConnections*3/4
 	s.seen = seen.New()
 	s.metrics = newMetrics(&s.quota, s.seen)
