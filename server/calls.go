@@ -94,13 +94,14 @@ type callStream struct {
 	out      []byte                        // the answers that wait
 	room     *sync.Cond                    // out has become short
 	spare    []byte
-	writing  bool // a call writes the answers, also those that come meanwhile
-	ending   bool // the client knows that the server drains
+	writing  bool      // a call writes the answers, also those that come meanwhile
+	writes   time.Time // when the deadline of its writes was set
+	ending   bool      // the client knows that the server drains
 }
 
 // read reads the calls until there are no more, and reports whether the client has gone.
 func (c *callStream) read(from io.Reader) (gone bool) {
-	lines := bufio.NewScanner(&quietReader{c, from})
+	lines := bufio.NewScanner(&quietReader{c: c, from: from})
 	lines.Buffer(make([]byte, 0, callsBuffer), httpwire.MaxBody)
 	for lines.Scan() {
 		if err := c.begin(lines.Bytes()); err != nil {
@@ -147,18 +148,25 @@ func (c *callStream) identify() caller {
 	return c.as
 }
 
+// deadlineStep is how exact deadlines are: to set one for each read and write takes time.
+const deadlineStep = time.Second
+
 // quietReader reads from a connection that may be silent for a bounded time.
 type quietReader struct {
 	c    *callStream
 	from io.Reader
+	set  time.Time // the deadline
 }
 
 func (r *quietReader) Read(p []byte) (int, error) {
-	r.c.mu.Lock()
-	if !r.c.ending {
-		_ = r.c.conn.SetReadDeadline(time.Now().Add(quietTime))
+	if now := time.Now(); now.Sub(r.set) > deadlineStep {
+		r.set = now
+		r.c.mu.Lock()
+		if !r.c.ending {
+			_ = r.c.conn.SetReadDeadline(now.Add(quietTime))
+		}
+		r.c.mu.Unlock()
 	}
-	r.c.mu.Unlock()
 	return r.from.Read(p)
 }
 
@@ -250,7 +258,10 @@ func (c *callStream) answer(a *httpwire.Called) {
 		c.out = c.spare[:0]
 		c.room.Signal()
 		c.mu.Unlock()
-		_ = c.conn.SetWriteDeadline(time.Now().Add(writeTime))
+		if now := time.Now(); now.Sub(c.writes) > deadlineStep {
+			c.writes = now
+			_ = c.conn.SetWriteDeadline(now.Add(writeTime))
+		}
 		if _, err := c.conn.Write(text); err != nil {
 			c.conn.Close() // which ends read
 		}

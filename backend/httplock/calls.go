@@ -190,15 +190,20 @@ type streamedCall struct {
 	lines uint64 // that were read before it was sent
 }
 
+// streamedCalls has calls that are over.
+var streamedCalls = sync.Pool{New: func() any { return &streamedCall{done: make(chan called, 1)} }}
+
 // do makes a call.
 func (s *callStream) do(ctx context.Context, op string, q request) called {
-	c := &streamedCall{op: op, body: q.body, done: make(chan called, 1)}
+	c := streamedCalls.Get().(*streamedCall)
+	c.op, c.body, c.sent = op, q.body, false
 	if !s.add(c) {
 		return called{alone: true}
 	}
 	first, second := bounded.Ends(ctx)
 	select {
 	case a := <-c.done:
+		streamedCalls.Put(c) // nothing else has it any more
 		return a
 	case <-first:
 	case <-second:
@@ -343,6 +348,7 @@ func (s *callStream) end(err error) {
 		c.done <- called{err: err, alone: !c.sent}
 	}
 	clear(s.underWay)
+	s.queue = nil
 }
 
 var errMalformed = errors.New("the answer is malformed")
