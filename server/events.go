@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"net"
 	"net/http"
 	"time"
 
@@ -24,6 +25,8 @@ const (
 type events struct {
 	c       *exchange
 	control *http.ResponseController
+	conn    net.Conn // nil: the events are the answer of a handler that runs
+	step    eventStep
 }
 
 // events begins the answer to a request as a stream of events.
@@ -31,7 +34,7 @@ func (ex *exchange) events() *events {
 	h := ex.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // nginx would keep events back
-	return &events{ex, http.NewResponseController(ex.w)}
+	return &events{c: ex, control: http.NewResponseController(ex.w)}
 }
 
 // send writes an event. A nil v has no data.
@@ -55,7 +58,14 @@ func (e *events) ping() error { return e.write([]byte(": ping\n\n")) }
 
 // write writes the parts of an event as they are: a copy for each of a thousand pages would be most of their memory.
 func (e *events) write(parts ...[]byte) error {
-	_ = e.control.SetWriteDeadline(time.Now().Add(writeTime)) // not supported in tests
+	until := time.Now().Add(writeTime)
+	if e.conn != nil {
+		_ = e.conn.SetWriteDeadline(until)
+		all := net.Buffers(parts)
+		_, err := all.WriteTo(e.conn)
+		return err
+	}
+	_ = e.control.SetWriteDeadline(until) // not supported in tests
 	for _, part := range parts {
 		if _, err := e.c.w.Write(part); err != nil {
 			return err
@@ -67,7 +77,7 @@ func (e *events) write(parts ...[]byte) error {
 // forward sends the first event, and calls send at each signal. It returns nil when ctx ends, and an error when
 // the caller's token is not valid any more.
 func (e *events) forward(ctx context.Context, first string, signal <-chan struct{}, send func() error) error {
-	if err := e.send(first, nil); err != nil {
+	if err := e.take(func() error { return e.send(first, nil) }); err != nil {
 		return err
 	}
 	t := time.NewTicker(pingTime)
@@ -81,10 +91,12 @@ func (e *events) forward(ctx context.Context, first string, signal <-chan struct
 		case <-ctx.Done():
 			return nil
 		}
-		if err := e.c.enter(); err != nil {
-			return err
-		}
-		if err := next(); err != nil {
+		if err := e.take(func() error {
+			if err := e.c.identify(); err != nil {
+				return err
+			}
+			return next()
+		}); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,7 @@ type exchange struct {
 	log  slog.Handler // nil: it knows neither who nor from where
 	name string       // of the lock, for the log
 
-	parts   bool // the calls in the request are measured and logged, and not the request
+	parts   bool // what the request has begun is measured and logged, and not the request
 	unknown bool // the outcome of the last acquire
 	spent   bool // it has released its Owner
 	queued  bool // an acquire was refused, and has a place in the queue
@@ -134,11 +134,9 @@ func (ex *exchange) logPanic(pattern string, v any) {
 
 // enter finds out who calls, and refuses a client that means another backend.
 func (ex *exchange) enter() error {
-	who, err := ex.s.o.Access.identify(ex.r)
-	if err != nil {
+	if err := ex.identify(); err != nil {
 		return err
 	}
-	ex.who = who
 	ex.w.Header().Set(httpwire.BackendHeader, ex.s.name)
 	if want := ex.r.Header.Get(httpwire.BackendHeader); want != "" && want != ex.s.name {
 		return problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server's backend is %s", ex.s.caps.Name)
@@ -147,6 +145,15 @@ func (ex *exchange) enter() error {
 		ex.s.connections.letIn(ex.r.Context())
 	}
 	return nil
+}
+
+// identify finds out who calls, perhaps again: rights may end while a request lasts.
+func (ex *exchange) identify() error {
+	who, err := ex.s.o.Access.identify(ex.r)
+	if err == nil {
+		ex.who = who
+	}
+	return err
 }
 
 // fail answers with the error, unless the answer has begun.

@@ -199,12 +199,10 @@ func (ex *exchange) waitFor(r driver.Request, until time.Time, yield <-chan stru
 
 // mayStill returns an error if the client's right to lock a name has ended while it waited.
 func (ex *exchange) mayStill(name string) error {
-	who, err := ex.s.o.Access.identify(ex.r)
-	if err == nil {
-		ex.who = who
-		err = ex.may(Lock, name)
+	if err := ex.identify(); err != nil {
+		return err
 	}
-	return err
+	return ex.may(Lock, name)
 }
 
 // waitEnded returns why a wait was over.

@@ -65,23 +65,20 @@ func (ex *exchange) changes() error {
 	if err := ex.maySee(q); err != nil {
 		return err
 	}
-	ctx, end, err := ex.stream()
-	if err != nil {
-		return err
-	}
-	defer end()
-	w := ex.s.page.Watch(q)
-	defer w.Close()
-	e := ex.events()
-	return e.forward(ctx, httpwire.EventHello, w.Fresh, func() error {
-		if err := ex.maySee(q); err != nil {
-			return err
-		}
-		change := w.Changes(ctx, ex.page().Viewer, page.Language(ex.r))
-		if change == nil {
-			return nil
-		}
-		return e.sendText("change", change)
+	return ex.follow(func(ctx context.Context, e *events) error {
+		w := ex.s.page.Watch(q)
+		defer w.Close()
+		own := e.c
+		return e.forward(ctx, httpwire.EventHello, w.Fresh, func() error {
+			if err := own.maySee(q); err != nil {
+				return err
+			}
+			change := w.Changes(ctx, own.page().Viewer, page.Language(own.r))
+			if change == nil {
+				return nil
+			}
+			return e.sendText("change", change)
+		})
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -50,16 +51,6 @@ func startWired(t *testing.T, o Options) *wired {
 	s := must.Get(New(memlock.New(), o))(t)
 	w := &wired{T: t, s: s, l: &wire{make(chan net.Conn), make(chan struct{})}}
 	h := s.HTTP()
-	note := h.ConnState
-	h.ConnState = func(c net.Conn, state http.ConnState) {
-		note(c, state)
-		switch state {
-		case http.StateNew:
-			w.open.Add(1)
-		case http.StateClosed:
-			w.open.Add(-1)
-		}
-	}
 	go func() { _ = h.Serve(w.l) }()
 	t.Cleanup(func() { s.drain(); _ = h.Close() })
 	return w
@@ -68,8 +59,20 @@ func startWired(t *testing.T, o Options) *wired {
 func (w *wired) dial() net.Conn {
 	client, server := net.Pipe()
 	w.Cleanup(func() { client.Close() })
-	w.l.conns <- server
+	w.open.Add(1)
+	w.l.conns <- &countedConn{Conn: server, closed: sync.OnceFunc(func() { w.open.Add(-1) })}
 	return client
+}
+
+// countedConn notices that the server closes it.
+type countedConn struct {
+	net.Conn
+	closed func()
+}
+
+func (c *countedConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
 }
 
 // tokens opens a file of identities.
