@@ -42,6 +42,7 @@ func (m *MetaWriter) Request(r *Request) []byte {
 		b = append(append(b, `,"meta":`...), m.text(r.Meta)...)
 	}
 	b = appendFlag(b, `,"revocable":true`, r.Revocable)
+	b = appendInt(b, `,"min_hold_ms":`, r.MinHold)
 	return append(appendInt(b, `,"wait_ms":`, r.Wait), '}')
 }
 

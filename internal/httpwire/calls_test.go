@@ -22,7 +22,7 @@ func requests() []httpwire.Request {
 		{Hold: plain, Fences: 1, Meta: map[string]string{"pid": "7", "host": "h", "program": "p"}},
 		{
 			Hold:  httpwire.Hold{Name: "<b> & \"ü\\\u2028\n", Owner: "o", Mode: driver.Counted, TTL: 1, Floor: 1<<64 - 1, Fence: 1 << 63},
-			Limit: 3, Fixed: true, Queue: true, Fences: 9, Meta: map[string]string{"": "<", "z": "\x00", "a": "ü"}, Revocable: true, Wait: 60_000,
+			Limit: 3, Fixed: true, Queue: true, Fences: 9, Meta: map[string]string{"": "<", "z": "\x00", "a": "ü"}, Revocable: true, MinHold: 5000, Wait: 60_000,
 		},
 	}
 }
