@@ -193,12 +193,10 @@ func (c *callStream) begin(line []byte) error {
 			return err
 		}
 	}
-	as := c.identify()
+	c.awaitRoom()
+	as := c.identify() // not before, since a right may end meanwhile
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.out) > mostUnread { // the client does not read, and loses its connection after writeTime
-		c.room.Wait()
-	}
 	cancel, known := c.underWay[m.Index]
 	switch {
 	case m.Index == 0 || known && !m.Leave:
@@ -218,6 +216,15 @@ func (c *callStream) begin(line []byte) error {
 	c.tasks.Add(1)
 	c.ex.s.workers.run(t)
 	return nil
+}
+
+// awaitRoom waits until the client has read enough of its answers. One that does not read loses its connection after writeTime.
+func (c *callStream) awaitRoom() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.out) > mostUnread {
+		c.room.Wait()
+	}
 }
 
 // callTask is the task to make a call.

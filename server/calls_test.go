@@ -351,3 +351,29 @@ func TestRightsOfStreamedCallsEnd(t *testing.T) {
 	c := s.hears()
 	expect.Equal(t, fmt.Sprint(c.Outcome, c.Problem.Status), "denied401")
 }
+
+// A right that ends while a call waits for the client to read its answers ends for that call.
+func TestRightsOfCallsThatWaitForRoomEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "tokens")
+		must.OK(t, os.WriteFile(path, []byte("me sha256:"+HashToken("t")+" lock *\n"), 0o600))
+		w := startWired(t, Options{Access: must.Get(OpenAccess(path, nil))(t)})
+		s := upgraded(t, w.dial(), "Authorization: Bearer t")
+		go func() {
+			for i := range 10_000 {
+				if _, err := fmt.Fprintf(s, "{\"index\":%d,%s}\n", i+1, acquireOf(hold(fmt.Sprint("x", i), driver.NewOwner()))); err != nil {
+					return
+				}
+			}
+		}()
+		synctest.Wait() // the answers to its first calls are more than wait for a client
+		held := w.s.quota.allHolds()
+		must.OK(t, os.WriteFile(path, []byte("other sha256:"+HashToken("u")+" lock *\n"), 0o600))
+		time.Sleep(2 * time.Second)
+		for s.hears().Outcome != httpwire.Denied {
+		}
+		synctest.Wait()
+		expect.Equal(t, w.s.quota.allHolds(), held, "holds of a client that has no right any more")
+	})
+}
