@@ -56,7 +56,7 @@ func (ex *exchange) follow(send func(ctx context.Context, e *events) error) erro
 
 // ownsConn reports whether takeConn can take the connection.
 func (ex *exchange) ownsConn() bool {
-	if ex.r.Method != http.MethodGet { // HEAD has no events
+	if ex.r.Method != http.MethodGet || ex.r.ProtoMajor != 1 { // HEAD has no events; a wrapper of HTTP/2 may claim to be a Hijacker
 		return false
 	}
 	for w := http.ResponseWriter(ex.w); ; {

@@ -66,9 +66,9 @@ func (ex *exchange) changes() error {
 		return err
 	}
 	return ex.follow(func(ctx context.Context, e *events) error {
-		w := ex.s.page.Watch(q)
+		own := e.c // ex would keep the buffers of net/http
+		w := own.s.page.Watch(q)
 		defer w.Close()
-		own := e.c
 		return e.forward(ctx, httpwire.EventHello, w.Fresh, func() error {
 			if err := own.maySee(q); err != nil {
 				return err
