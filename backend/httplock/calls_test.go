@@ -2,11 +2,13 @@ package httplock
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -448,4 +450,53 @@ func TestCloseEndsStreamedCalls(t *testing.T) {
 	err := <-done
 	noFact(t, "a call that was sent", err)
 	expect.Be(t, err, errClosing)
+}
+
+// Each call gets its own answer, whatever became of the calls before it: answered late, left, or cut off with the connection.
+func TestAnswersAreNotMixed(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	fenceOf := func(name string) uint64 { return uint64(len(name)) }
+	grant := func(r *httpwire.Request) *httpwire.Grant {
+		return &httpwire.Grant{Fence: fenceOf(r.Name), Fences: 1, TTL: 60_000}
+	}
+	f.answer("/v1/acquire", func(w http.ResponseWriter, r *http.Request) {
+		var m httpwire.Request
+		expect.OK(t, json.NewDecoder(r.Body).Decode(&m))
+		f.mark(w)
+		_ = json.NewEncoder(w).Encode(grant(&m))
+	})
+	var lines atomic.Int64
+	f.streams(func(c httpwire.Call, say func(string)) {
+		if c.Acquire == nil {
+			return
+		}
+		if lines.Add(1)%250 == 0 {
+			say("this ends the connection")
+		}
+		answer := httpwire.Called{Index: c.Index, Outcome: httpwire.OK, Grant: grant(c.Acquire)}
+		go say(string(httpwire.AppendCalled(nil, &answer))) // in any order
+	})
+	f.joins = httpwire.MaxCalls
+	b := openAll(t, f)
+	var calls sync.WaitGroup
+	for i := range 50 {
+		calls.Add(1)
+		go func() {
+			defer calls.Done()
+			for j := range 50 {
+				name := strings.Repeat("n", 1+(7*i+j)%200)
+				ctx, cancel := context.WithCancel(t.Context())
+				if j%3 == 0 {
+					go cancel()
+				}
+				g, err := b.Acquire(ctx, requestFor(name))
+				cancel()
+				if err == nil {
+					expect.Equal(t, g.Fence, fenceOf(name), "the answer to another call")
+				}
+			}
+		}()
+	}
+	calls.Wait()
 }
