@@ -127,7 +127,8 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 // Drain makes the server refuse new acquires, and ends all that wait. Holds can still be renewed and
-// released. It returns when all streams have ended or ctx ends.
+// released. It returns when all streams have ended or ctx ends. Only then shut a http.Server down: that leaves open pages and
+// connections of calls alone.
 func (s *Server) Drain(ctx context.Context) error {
 	s.begins.Lock()
 	s.drain()
