@@ -456,10 +456,7 @@ func TestCloseEndsStreamedCalls(t *testing.T) {
 func TestAnswersAreNotMixed(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	fenceOf := func(name string) uint64 { return uint64(len(name)) }
-	grant := func(r *httpwire.Request) *httpwire.Grant {
-		return &httpwire.Grant{Fence: fenceOf(r.Name), Fences: 1, TTL: 60_000}
-	}
+	grant := func(r *httpwire.Request) *httpwire.Grant { return &httpwire.Grant{Fence: uint64(len(r.Name)), Fences: 1, TTL: 60_000} }
 	f.answer("/v1/acquire", func(w http.ResponseWriter, r *http.Request) {
 		var m httpwire.Request
 		expect.OK(t, json.NewDecoder(r.Body).Decode(&m))
@@ -477,8 +474,7 @@ func TestAnswersAreNotMixed(t *testing.T) {
 		answer := httpwire.Called{Index: c.Index, Outcome: httpwire.OK, Grant: grant(c.Acquire)}
 		go say(string(httpwire.AppendCalled(nil, &answer))) // in any order
 	})
-	f.joins = httpwire.MaxCalls
-	b := openAll(t, f)
+	b := streaming(t, f)
 	var calls sync.WaitGroup
 	for i := range 50 {
 		calls.Add(1)
@@ -493,7 +489,7 @@ func TestAnswersAreNotMixed(t *testing.T) {
 				g, err := b.Acquire(ctx, requestFor(name))
 				cancel()
 				if err == nil {
-					expect.Equal(t, g.Fence, fenceOf(name), "the answer to another call")
+					expect.Equal(t, g.Fence, uint64(len(name)), "the answer to another call")
 				}
 			}
 		}()
