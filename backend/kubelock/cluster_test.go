@@ -220,11 +220,13 @@ func TestLongStorm(t *testing.T) {
 			return record.New(net, b.Caps()).WithClock(now)
 		},
 	}
-	saw := storm.Run(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(holds)*400*time.Millisecond)
+	defer cancel()
+	saw := storm.Run(ctx)
 	for _, net := range nets {
 		net.Wait()
 	}
-	saw.Judge(t, holds)
+	saw.Judge(t, holds/recordtest.Few)
 }
 
 // A holder and a waiter whose clocks are an hour apart: the lock is free a TTL after the holder has died, and not before.
