@@ -107,7 +107,10 @@ func readKubeconfig(file string) (*access, error) {
 	}
 	c, _ := named(k.Clusters, in.Context.Cluster)
 	u, _ := named(k.Users, in.Context.User)
-	for what := range u.User.Others {
+	for what, value := range u.User.Others {
+		if value == nil { // a template that leaves it out
+			continue
+		}
 		return nil, fmt.Errorf("%s: user %q has %s, which is not done here: want a token (of a service account: kubectl create token NAME), "+
 			"a file of one (tokenFile), or a client certificate; in a pod, its service account needs no kubeconfig", file, u.Name, what)
 	}

@@ -129,7 +129,7 @@ func (c *client) refusal(verb string, resp *http.Response) error {
 	case code == http.StatusNotFound && verb == "create":
 		err = fmt.Errorf("%w (want a namespace that exists, not %s)", err, c.namespace)
 	}
-	if !c.worked.Load() && resp.StatusCode > http.StatusBadRequest && resp.StatusCode <= http.StatusNotFound {
+	if !c.worked.Load() && resp.StatusCode != http.StatusBadRequest && resp.StatusCode <= http.StatusNotFound {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	return driver.Unsent(err)

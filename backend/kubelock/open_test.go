@@ -95,7 +95,7 @@ func TestKubeconfigs(t *testing.T) {
 func TestRelativePaths(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	file := f.kubeconfig(map[string]any{"tokenFile": "token"})
+	file := f.kubeconfig(map[string]any{"tokenFile": "token", "exec": nil}) // of a template that leaves exec out
 	must.OK(t, os.WriteFile(filepath.Join(filepath.Dir(file), "token"), []byte(f.token+"\n"), 0o600))
 	open(t, "kube:///shop?kubeconfig="+url.QueryEscape(file))
 }
