@@ -46,6 +46,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{http.MethodGet, 401, "Unauthorized", true, []string{"401", "login"}},
 		{http.MethodGet, 403, strings.Replace(forbidden, "update", "get", 1), true, []string{"403", "the verb get", "leases of coordination.k8s.io", "namespace shop", `User "app"`}},
+		{http.MethodGet, 302, "at the login page", true, []string{"302", "login page"}},
 		{http.MethodPut, 403, forbidden, false, []string{"the verb update"}},
 		{http.MethodPost, 403, "exceeded quota", true, []string{"exceeded quota"}},
 		{http.MethodPost, 404, `namespaces "shop" not found`, true, []string{"namespace that exists", "shop"}},
@@ -107,9 +108,13 @@ func TestBusy(t *testing.T) {
 	f := newFake(t)
 	b := open(t, f.url())
 	f.setFault(answers(http.MethodGet, 429, "slowly"))
-	for range 3 {
-		expect.Be(t, expect.Err(b.Acquire(t.Context(), request("a"))), driver.ErrUnsent)
-	}
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), request("a"))), driver.ErrUnsent)
+	locktest.Eventually(t, "a client reads less often", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := b.Acquire(ctx, request("a"))
+		return strings.Contains(err.Error(), "may read once in")
+	})
 	f.setFault(nil)
 	locktest.Acquire(t, b, request("a"))
 }

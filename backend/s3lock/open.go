@@ -92,7 +92,7 @@ func openStore(ctx context.Context, u *url.URL) (*store, error) {
 	}
 	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	c := &client{base: *base, region: cmp.Or(cfg.Region, "us-east-1"), creds: cfg.Credentials, http: httpClient(cfg), signer: signer}
-	s := &store{client: c, name: name, prefix: prefix}
+	s := &store{client: c, Pace: record.Pace{Gap: record.MinGap}, name: name, prefix: prefix}
 	if err := s.probe(ctx); err != nil {
 		s.http.CloseIdleConnections()
 		return nil, err

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// MinGap is the time between two reads of a client's waiters; maxGap is as long as a busy store makes it.
+	// MinGap is the time between two reads of a client's waiters where reads cost money, and the first that a busy store
+	// makes it; maxGap is the longest.
 	MinGap = 20 * time.Millisecond
 	maxGap = 64 * MinGap
 
@@ -21,15 +22,17 @@ const (
 // Pace bounds how many reads the waiters of a client make in a second, in a Store that embeds it. Who holds is never kept
 // waiting.
 type Pace struct {
+	Gap time.Duration // between two reads, of a store that is not busy
+
 	mu   sync.Mutex
 	next time.Time     // of the next read, if reads never came in bursts
-	more time.Duration // than MinGap is between reads, for a store that is busy
+	more time.Duration // than Gap is between reads, for a store that is busy
 }
 
 // turn waits for the turn of a read. It does not take one that ctx would not live to see.
 func (p *Pace) turn(ctx context.Context) error {
 	p.mu.Lock()
-	now, gap := time.Now(), MinGap+p.more
+	now, gap := time.Now(), p.Gap+p.more
 	at := p.next
 	if first := now.Add(-Burst * gap); at.Before(first) {
 		at = first

@@ -259,6 +259,35 @@ func TestFencesEnd(t *testing.T) {
 	}
 }
 
+// A store is read at once, or as often as its Gap allows; one that is busy is read less often, for a while.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		take := func(p *Pace) time.Duration {
+			t.Helper()
+			began := time.Now()
+			for range Burst + 100 {
+				must.OK(t, p.turn(t.Context()))
+			}
+			return time.Since(began)
+		}
+		p := &Pace{}
+		expect.Equal(t, take(p), 0, "without a Gap")
+		p.Answered(true)
+		if took := take(p); took < 90*MinGap {
+			t.Errorf("of a busy store: %v", took)
+		}
+		for range 200 {
+			p.Answered(false)
+		}
+		if took := take(p); took > 2*MinGap {
+			t.Errorf("of a store that was busy: %v", took)
+		}
+		if took := take(&Pace{Gap: MinGap}); took < 90*MinGap || took > 100*MinGap {
+			t.Errorf("with a Gap: %v", took)
+		}
+	})
+}
+
 // Memory of names is bounded, and what was used last is kept.
 func TestRecent(t *testing.T) {
 	var m recent[int]
