@@ -424,7 +424,7 @@ WHERE k = ? AND owner = ? AND until > {now}`
 
 // sqlSwap returns its result in the same way.
 const sqlSwap = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
-WHERE k = ? AND rev = ? AND {now} BETWEEN ? AND ? LIMIT 1 FOR UPDATE {skip}) s STRAIGHT_JOIN {table} ON k = s.id SET
+WHERE k = ? AND rev = ? AND {now} BETWEEN ? AND ? LIMIT 1 FOR UPDATE {skip}) s STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON k = s.id SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), {state = ?}, rev = rev + 1`
 
 // sqlExtend renews many holds, and returns the end that the TTL alone leads to through the insert id. The keys lead to the
