@@ -62,6 +62,19 @@ func storms(t *testing.T, holds int) {
 	}
 }
 
+// A storm that does not see as many holds as it wants ends with its context.
+func TestStormEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		memory := recordtest.NewMemory()
+		s := &recordtest.Storm{Clients: 3, Names: 2, Holds: 1 << 40, TTL: time.Second, Open: func(_ int, now func() time.Time) driver.Backend {
+			return record.New(memory, driver.Caps{Name: "memory", Floor: true}).WithClock(now)
+		}}
+		s.Run(ctx).Judge(t, 10)
+	})
+}
+
 // TestStormFindsDefects breaks one rule at a time.
 func TestStormFindsDefects(t *testing.T) {
 	for _, d := range []struct {
