@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -35,17 +36,19 @@ func TestEveryCheckCanFail(t *testing.T) {
 	}
 }
 
-// TestMutants shows that the suite finds each defect.
+// TestMutants shows that the suite finds each defect, alone and under Run.
 func TestMutants(t *testing.T) {
 	for _, m := range mutants() {
 		t.Run(m.defect, func(t *testing.T) {
-			switch err := try(t, m.alter, checkNamed(t, m.check)); {
-			case err == nil:
-				t.Errorf("%s did not find it", m.check)
-			case errors.Is(err, ErrNotClaimed), errors.Is(err, errSlow):
-				t.Errorf("%s could not tell: %v", m.check, err)
-			default:
-				t.Logf("found by %s: %v", m.check, err)
+			for _, extra := range []time.Duration{0, busy} {
+				switch err := tryWith(t, m.alter, checkNamed(t, m.check), func(h *Harness) { h.extra = extra }); {
+				case err == nil:
+					t.Errorf("%s did not find it in %v more", m.check, extra)
+				case errors.Is(err, ErrNotClaimed), errors.Is(err, errSlow):
+					t.Errorf("%s could not tell in %v more: %v", m.check, extra, err)
+				default:
+					t.Logf("found by %s: %v", m.check, err)
+				}
 			}
 		})
 	}
@@ -194,23 +197,63 @@ func TestSlowMachine(t *testing.T) {
 
 // TestNoAnswer shows that a call without an answer breaks no promise among others of a busy machine, unless there never is one.
 func TestNoAnswer(t *testing.T) {
-	for most, ok := range map[int32]bool{3: true, 1000: false} {
-		var silent atomic.Int32
-		mute := func(_ *lab, p *patched) {
+	for check, mute := range map[string]func(p *patched, answer func() error){
+		"exclusion/two-connections": func(p *patched, answer func() error) {
 			acquire := p.acquire
 			p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-				if silent.Add(1) <= most {
-					return driver.Grant{}, errors.New("no leader")
+				if err := answer(); err != nil {
+					return driver.Grant{}, err
 				}
 				return acquire(ctx, r)
 			}
-		}
-		err := tryWith(t, mute, checkNamed(t, "exclusion/two-connections"), func(h *Harness) { h.extra = busy })
-		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "no leader") {
-			t.Errorf("%d calls without an answer: %v", most, err)
-		}
-		if try(t, func(l *lab, p *patched) { silent.Store(0); mute(l, p) }, checkNamed(t, "exclusion/two-connections")) == nil {
-			t.Errorf("%d calls without an answer are nothing to a check that has the machine for itself", most)
+		},
+		"renew/only-by-owner": func(p *patched, answer func() error) {
+			renew := p.renew
+			p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+				if err := answer(); err != nil {
+					return slices.Repeat([]error{err}, len(holds))
+				}
+				return renew(ctx, holds)
+			}
+		},
+		"release/only-by-owner": func(p *patched, answer func() error) {
+			release := p.release
+			p.release = func(ctx context.Context, h driver.Hold) error { return cmp.Or(answer(), release(ctx, h)) }
+		},
+		"inspect/holder": func(p *patched, answer func() error) {
+			inspect := p.inspect
+			p.inspect = func(ctx context.Context, name string) (driver.Info, error) {
+				if err := answer(); err != nil {
+					return driver.Info{}, err
+				}
+				return inspect(ctx, name)
+			}
+		},
+		"inspect/list": func(p *patched, answer func() error) {
+			list := p.list
+			p.list = func(ctx context.Context, prefix string, yield func(string) bool) error {
+				return cmp.Or(answer(), list(ctx, prefix, yield))
+			}
+		},
+		"revoke/asks": func(p *patched, answer func() error) {
+			revoke := p.revoke
+			p.revoke = func(ctx context.Context, h driver.Hold) error { return cmp.Or(answer(), revoke(ctx, h)) }
+		},
+	} {
+		for most, ok := range map[int32]bool{3: true, 1000: false} {
+			for _, extra := range []time.Duration{0, busy} {
+				var silent atomic.Int32
+				answer := func() error {
+					if silent.Add(1) <= most {
+						return errors.New("no leader")
+					}
+					return nil
+				}
+				err := tryWith(t, func(_ *lab, p *patched) { mute(p, answer) }, checkNamed(t, check), func(h *Harness) { h.extra = extra })
+				if (err == nil) != (ok && extra > 0) || err != nil && !strings.Contains(err.Error(), "no leader") {
+					t.Errorf("%s: %d calls without an answer, %v more: %v", check, most, extra, err)
+				}
+			}
 		}
 	}
 }
@@ -255,6 +298,13 @@ func TestUnreachable(t *testing.T) {
 			t.Errorf("%s: a harness without Open is accepted", c.Name)
 		}
 	}
+	synctest.Test(t, func(t *testing.T) { // under Run, which opens it again
+		h.Timeout, h.extra = 30*time.Second, busy
+		h.caps = sync.OnceValues(func() (driver.Caps, error) { return h.readCaps(context.Background()) })
+		if err := Checks()[0].Run(t.Context(), h); !errors.Is(err, down) {
+			t.Errorf("got %v, want the error of Open", err)
+		}
+	})
 }
 
 // TestLeavesNothing shows that the suite releases all it took.

@@ -171,7 +171,8 @@ func (h *Harness) readCaps(ctx context.Context) (driver.Caps, error) {
 // openAtLast is Open, under Run again after an error that is no fact: a busy store may refuse a connection.
 func (h *Harness) openAtLast(ctx context.Context) (driver.Backend, error) {
 	b, err := h.Open(ctx)
-	for began := time.Now(); isUnknown(err) && ctx.Err() == nil && time.Since(began) < h.extra/6; {
+	long := min(h.extra/6, cmp.Or(h.Timeout, h.extra)/4)
+	for began := time.Now(); isUnknown(err) && ctx.Err() == nil && time.Since(began) < long; {
 		time.Sleep(10 * time.Millisecond)
 		b, err = h.Open(ctx)
 	}
