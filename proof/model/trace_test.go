@@ -177,14 +177,12 @@ func TestLongWrongTraces(t *testing.T) {
 			})
 		},
 		"another's renewal": func(events []trace.Event) bool {
-			owner := ""
-			first(events, func(e *trace.Event) bool { // one that has gone
-				owner = e.Owner
-				return e.Is == "return" && e.Answer == "released"
-			})
-			call := 0
+			owner, call := "", 0 // one that has gone, and a renewal by another after that
 			for _, e := range events {
-				if e.Is == "call" && e.Kind == "renew" && e.Owner != owner {
+				if owner == "" && e.Is == "return" && e.Answer == "released" {
+					owner = e.Owner
+				}
+				if owner != "" && e.Is == "call" && e.Kind == "renew" && e.Owner != owner {
 					call = e.Call
 				}
 			}
