@@ -82,6 +82,9 @@ func TestCronRunsOnOneHost(t *testing.T) {
 				second := finish(t, url, cron...)
 				if owner == "" || holder(t, url, job) != owner || second.ProcessState.ExitCode() == exitUnreachable {
 					first.code()
+					if every > 2*time.Minute {
+						t.Fatalf("each tick has ended when the other host starts: %v, %v", ran(t, log), second.ProcessState)
+					}
 					must.OK(t, os.Truncate(log, 0))
 					continue
 				}

@@ -91,7 +91,7 @@ func TestKilledHolder(t *testing.T) {
 		p.out.await(t, "\n")
 		next := start(t, url, "run", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"`)
 		var shown lockJSON
-		must.OK(t, json.Unmarshal([]byte(finish(t, url, "show", "--json", "x").out.String()), &shown))
+		err := json.Unmarshal([]byte(finish(t, url, "show", "--json", "x").out.String()), &shown)
 		p.send(syscall.SIGKILL)
 		next.must(0)
 		if runtime.GOOS == "linux" {
@@ -99,11 +99,15 @@ func TestKilledHolder(t *testing.T) {
 				return fmt.Errorf("a killed one ends with %d", code)
 			}
 		}
-		if h := shown.Holders; len(h) != 1 || *h[0].LeftMS > ttl.Milliseconds() { // without --ttl it would be 30 s
-			return fmt.Errorf("with a TTL of %v: %+v", ttl, h)
-		}
-		if a, b := fenceIn(t, p.out.String()), fenceIn(t, next.out.String()); b <= a {
+		a, b := fenceIn(t, p.out.String()), fenceIn(t, next.out.String())
+		if b <= a {
 			t.Errorf("fences %d, then %d", a, b)
+		}
+		if h := shown.Holders; err != nil || len(h) != 1 || *h[0].Fence != fmt.Sprint(a) {
+			return fmt.Errorf("its lock was not seen, with a TTL of %v: %+v, %v", ttl, h, err)
+		}
+		if left := *shown.Holders[0].LeftMS; left > ttl.Milliseconds() { // without --ttl it would be 30 s
+			t.Errorf("with a TTL of %v, %d ms were left", ttl, left)
 		}
 		return nil
 	})
