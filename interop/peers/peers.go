@@ -20,8 +20,7 @@ import (
 // Patience is how long tests wait for an event.
 const Patience = 2 * time.Minute
 
-// prompt is how soon a waiter that was woken has the lock. Leases and sessions last much longer,
-// and no peer polls that often.
+// prompt is how soon a waiter that was woken has the lock. Leases and sessions last longer.
 const prompt = 25 * time.Second
 
 // Peer is one user of locks, of one kind.

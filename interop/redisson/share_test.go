@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/interop"
 )
 
 // Go turns a write lock into a read lock: Java's readers are granted at once, its writers are not.
 func TestLongGoDowngrades(t *testing.T) {
-	s := newFixture(t, single(t), read, nil)
+	s := newFixture(t, single(t), read, &distlock.Options{TTL: lease}) // at the end of a TTL Java would try by itself
 	w := must.Get(s.c.RWMutex(s.name).Lock(t.Context()))(t)
 	reader := s.on(s.th, "lock", interop.Millis(lease))
 	s.th.Parks(t)

@@ -76,7 +76,8 @@ func TestLongWakeUps(t *testing.T) {
 
 func wakeUps(t *testing.T, d *deployment, k kind, rounds int) {
 	j := jvms.Shared(t, 0)
-	w := &wake{t: t, d: d, k: k, th: j.Thread("wake"), java: javaClient(t, j, d, lease), c: interop.Client(t, d.url, nil)}
+	c := interop.Client(t, d.url, &distlock.Options{TTL: lease}) // at the end of a TTL Java would try by itself
+	w := &wake{t: t, d: d, k: k, th: j.Thread("wake"), java: javaClient(t, j, d, lease), c: c}
 	w.toGo(interop.NewName(t)) // to warm up
 	w.toJava(interop.NewName(t))
 	var toGo, toJava []time.Duration
