@@ -166,6 +166,7 @@ func (s *KubeServer) Do(method, path string, body, into any) {
 	err := s.request(method, path, body, into)
 	var broken *url.Error
 	for began := time.Now(); errors.As(err, &broken) && time.Since(began) < startTimeout; { // a busy server ends connections
+		time.Sleep(10 * time.Millisecond)
 		err = s.request(method, path, body, into)
 		if err != nil && into == nil && (strings.Contains(err.Error(), " 409 ") || method == http.MethodDelete && strings.Contains(err.Error(), " 404 ")) {
 			return // by the request without an answer
