@@ -456,7 +456,9 @@ func TestCloseEndsStreamedCalls(t *testing.T) {
 func TestAnswersAreNotMixed(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	grant := func(r *httpwire.Request) *httpwire.Grant { return &httpwire.Grant{Fence: uint64(len(r.Name)), Fences: 1, TTL: 60_000} }
+	grant := func(r *httpwire.Request) *httpwire.Grant {
+		return &httpwire.Grant{Fence: uint64(len(r.Name)), Fences: 1, TTL: 60_000}
+	}
 	f.answer("/v1/acquire", func(w http.ResponseWriter, r *http.Request) {
 		var m httpwire.Request
 		expect.OK(t, json.NewDecoder(r.Body).Decode(&m))
