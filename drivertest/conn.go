@@ -345,11 +345,6 @@ type armedWatch struct {
 // watch arms a watch for r, or ends the scene if the backend can't.
 func (c *conn) watch(r driver.Request) armedWatch { return c.watchWith(c.ctx, r) }
 
-// isUnknown reports whether a call had no answer.
-func isUnknown(err error) bool {
-	return !errors.Is(err, driver.ErrSkip) && nameOf(err) == unknownOutcome
-}
-
 func (c *conn) watchWith(ctx context.Context, r driver.Request) armedWatch {
 	w, ok := optional[driver.Watcher](c)
 	if !ok {

@@ -166,26 +166,6 @@ func (s *scene) release(ctx context.Context) {
 	}
 }
 
-// answer describes the result of a call, and wraps its error.
-func answer(err error) error {
-	if err == nil {
-		return errors.New("success")
-	}
-	return fmt.Errorf("%s (%w)", nameOf(err), err)
-}
-
-func nameOf(err error) string {
-	names := []string{"success", "ErrHeld", "ErrLost", "ErrInvalid", "ErrUnsupported", "ErrClosed"}
-	for i, kind := range []error{nil, driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed} {
-		if errors.Is(err, kind) {
-			return names[i]
-		}
-	}
-	return unknownOutcome
-}
-
-const unknownOutcome = "an unknown outcome"
-
 // expired makes a hold that has ended. Unless it was a session's, or ends only for those who watch it, no call has named it
 // since: its twin, taken later for as long, was seen to end. The returned connection can still call for its owner.
 func (s *scene) expired() (driver.Request, *conn) {

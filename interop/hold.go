@@ -20,6 +20,9 @@ import (
 // Patience bounds a call that isn't meant to wait.
 const Patience = 3 * time.Minute
 
+// Prompt bounds the time in which a waiter is woken. Locks end much later by themselves.
+const Prompt = time.Minute
+
 // Eventually waits until ok returns true.
 func Eventually(t *testing.T, otherwise func() string, ok func() bool) {
 	t.Helper()

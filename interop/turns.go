@@ -142,9 +142,6 @@ func (r Record) metEachOther(t *testing.T) {
 	}
 }
 
-// Prompt bounds the time in which a waiter is woken. Locks end much later by themselves.
-const Prompt = time.Minute
-
 // poll is below the interval at which a Go client polls.
 const poll = 400 * time.Millisecond
 

@@ -163,3 +163,34 @@ func (ex *exchange) news() error {
 		return nil
 	})
 }
+
+// eventStep is a step of a stream, which is taken by a kept goroutine.
+type eventStep struct {
+	e     *events
+	next  func() error
+	taken chan error // nil: the goroutine of the stream takes it
+}
+
+// take takes a step.
+func (e *events) take(next func() error) error {
+	if e.step.taken == nil {
+		return next()
+	}
+	e.step.e, e.step.next = e, next
+	e.c.s.workers.run(&e.step)
+	return <-e.step.taken
+}
+
+func (t *eventStep) run() {
+	err := error(problem(http.StatusInternalServerError, httpwire.Unknown, "a bug in distlock"))
+	defer func() { t.taken <- err }()
+	defer t.e.c.recovered()
+	err = t.next()
+}
+
+// recovered logs a panic, as net/http does for a handler.
+func (ex *exchange) recovered() {
+	if v := recover(); v != nil {
+		ex.logPanic(ex.r.Pattern, v)
+	}
+}
