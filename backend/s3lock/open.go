@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path"
 	"strings"
 	"time"
@@ -47,8 +46,8 @@ const (
 //	s3://bucket/prefix?region=eu-west-1
 //	s3://bucket/prefix?endpoint=https://minio.example.com:9000
 //
-// Without region, that of the environment or the profile is used. endpoint is for stores other than AWS's; AWS_ENDPOINT_URL_S3
-// and AWS_ENDPOINT_URL name one too. The error is ErrInvalid if the store does not honour conditional writes, if there is
+// Without region, that of the environment or the profile is used. endpoint is for stores other than AWS's; AWS_ENDPOINT_URL_S3,
+// AWS_ENDPOINT_URL and the profile's endpoint_url name one too. The error is ErrInvalid if the store does not honour conditional writes, if there is
 // no such bucket in the region, and if the credentials lack a right.
 func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
 	u, err := driver.ParseURL(rawURL)
@@ -81,7 +80,7 @@ func openStore(ctx context.Context, u *url.URL) (*store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: AWS's configuration: %w", driver.ErrInvalid, err)
 	}
-	endpoint = cmp.Or(endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), aws.ToString(cfg.BaseEndpoint))
+	endpoint = cmp.Or(endpoint, endpointOfS3(ctx, cfg), aws.ToString(cfg.BaseEndpoint))
 	base, err := bucketURL(endpoint, cfg.Region, u.Host)
 	if err != nil {
 		return nil, err
@@ -98,6 +97,22 @@ func openStore(ctx context.Context, u *url.URL) (*store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// endpointOfS3 returns what the environment, or else the profile, says of S3 alone.
+func endpointOfS3(ctx context.Context, cfg aws.Config) string {
+	for _, source := range cfg.ConfigSources {
+		s, ok := source.(interface {
+			GetServiceBaseEndpoint(ctx context.Context, service string) (endpoint string, found bool, err error)
+		})
+		if !ok {
+			continue
+		}
+		if endpoint, found, err := s.GetServiceBaseEndpoint(ctx, "S3"); err == nil && found {
+			return endpoint
+		}
+	}
+	return ""
 }
 
 // target checks the bucket and the path of a URL, and returns the prefix of keys.

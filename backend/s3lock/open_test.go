@@ -188,6 +188,20 @@ func TestEndpointOfTheEnvironment(t *testing.T) {
 	expect.Equal(t, other.requests()[http.MethodPut], 4, "PUTs where AWS_ENDPOINT_URL says")
 }
 
+// A profile may name an endpoint for S3 alone, among its services, or one for all.
+func TestEndpointOfTheProfile(t *testing.T) {
+	f, other := newFake(), newFake()
+	endpoint, file := "endpoint_url = "+endpointOf(other.serve(t))+"\n", filepath.Join(t.TempDir(), "config")
+	t.Setenv("AWS_CONFIG_FILE", file)
+	must.OK(t, os.WriteFile(file, []byte("[default]\n"+endpoint), 0o600))
+	connect(t, "s3://bucket")
+	s3 := "services = mine\n[services mine]\ns3 =\n  endpoint_url = " + endpointOf(f.serve(t)) + "\n"
+	must.OK(t, os.WriteFile(file, []byte("[default]\n"+endpoint+s3), 0o600))
+	connect(t, "s3://bucket")
+	expect.Equal(t, f.requests()[http.MethodPut], 4, "PUTs where the service says")
+	expect.Equal(t, other.requests()[http.MethodPut], 4, "PUTs where the profile says")
+}
+
 // At AWS a bucket has a host of its own, if a certificate can name it.
 func TestBucketURLs(t *testing.T) {
 	for _, c := range []struct{ endpoint, region, bucket, want string }{
