@@ -10,16 +10,18 @@ CONSTANTS
     Late,   \* for how long a request may be held back after its caller has gone on
     Early,  \* by how much holds and places in the queue may end before their time …
     Slack,  \* … and after it: stores count in steps, and instants are known no better than by their events
-    Queues  \* whether places in the queue are followed; with many lost calls there are too many ways
+    Queues, \* whether places in the queue are followed; with many lost calls there are too many ways
+    Passes  \* whether an attempt may take a free lock, find only then that others are queued, and go back
 
 VARIABLES
     next,   \* the number of the next event
     now,
     store,
     open,   \* the numbers of calls that the store may still execute
-    done    \* those that it has executed, and whose return is still to come
+    done,   \* those that it has executed, and whose return is still to come
+    passing \* those of open that have passed the queue, and must go back
 
-vars == <<next, now, store, open, done>>
+vars == <<next, now, store, open, done, passing>>
 
 (* Calls[c] is the call with that number, with its answer and when that came: "unknown" if none did. *)
 Call(c) == Calls[c]
@@ -45,6 +47,7 @@ Ends ==
               /\ store.queue[i].left <= Early
               /\ store' = Leave(store, store.queue[i].owner)
     /\ open' = Useful(open, store')
+    /\ passing' = passing \cap open'
     /\ UNCHANGED <<next, now, done>>
 
 (* A moment before the next event or after the latest one. *)
@@ -53,6 +56,7 @@ Wait ==
     /\ now' = Events[next].at
     /\ store' = Aged(store, Events[next].at - now)
     /\ open' = Useful({c \in open : Call(c).answer # "unknown" \/ now' <= Call(c).end + Late}, store')
+    /\ passing' = passing \cap open'
     /\ UNCHANGED <<next, done>>
 
 (* What the store does with a call, and whether that explains its answer. Without Queues it may *)
@@ -82,13 +86,31 @@ Executes(c) ==
     LET r == Call(c)
         result == IF Refused(r) THEN [store |-> store, answer |-> [is |-> "held"]] ELSE Result(r)
     IN
+    /\ c \notin passing
     /\ Explains(result.answer.is, r)
     /\ Counts(c, result.store)
     /\ r.answer = "granted" => r.fence > store.top
     /\ store' = [result.store EXCEPT !.top = IF r.answer = "granted" THEN r.last ELSE @]
     /\ open' = Useful(open \ {c}, store')
+    /\ passing' = passing \cap open'
     /\ done' = IF r.answer = "unknown" THEN done ELSE done \cup {c}
     /\ UNCHANGED <<next, now>>
+
+(* An attempt that takes a free lock, and looks at the queue behind that (Plain.tla). Until it has gone back, others are refused. *)
+(* It matters to nobody but those who ask meanwhile.                                                                              *)
+Passing(c) ==
+    LET r == Call(c) IN
+    /\ Passes /\ r.kind = "acquire" /\ c \notin passing
+    /\ DOMAIN store.holders = {} /\ ~Waits(store, r.owner) \* one that waits looks at the queue first
+    /\ \E d \in open \ {c} : Call(d).kind = "acquire" /\ Call(d).owner # r.owner
+    /\ store' = [store EXCEPT !.holders = Put(@, r.owner, [mode |-> r.mode, left |-> r.ttl])]
+    /\ passing' = passing \cup {c}
+    /\ UNCHANGED <<next, now, open, done>>
+
+GoesBack(c) ==
+    /\ store' = Release(store, Call(c)).store
+    /\ passing' = passing \ {c}
+    /\ UNCHANGED <<next, now, open, done>>
 
 Happens ==
     /\ next <= Len(Events) /\ now = Events[next].at
@@ -106,11 +128,14 @@ Happens ==
                 /\ e.trust > 0 => Holds(store, e.owner) /\ store.holders[e.owner].left >= e.trust
                 /\ e.fence <= store.top
                 /\ UNCHANGED <<open, done>>
-    /\ UNCHANGED <<now, store>>
+    /\ UNCHANGED <<now, store, passing>>
 
-Init == next = 1 /\ now = 0 /\ store = FreeLock /\ open = {} /\ done = {}
+Init == next = 1 /\ now = 0 /\ store = FreeLock /\ open = {} /\ done = {} /\ passing = {}
 
-Next == Wait \/ Ends \/ Happens \/ \E c \in open : Executes(c)
+Next ==
+    \/ Wait \/ Ends \/ Happens
+    \/ \E c \in open : Executes(c) \/ Passing(c)
+    \/ \E c \in passing : GoesBack(c)
 
 Spec == Init /\ [][Next]_vars
 

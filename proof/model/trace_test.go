@@ -148,6 +148,50 @@ func TestLongTraces(t *testing.T) {
 	}
 }
 
+// TestLongPassing judges an attempt of one who has come late (c), which took a lock that was free for the first in the queue (b), and
+// went back, so that b was refused once more. Where a store allows that, b has the lock before c.
+func TestLongPassing(t *testing.T) {
+	var events []trace.Event
+	call := func(number int, kind, owner string) {
+		events = append(events, trace.Event{Is: "call", Call: number, Kind: kind, Owner: owner, Mode: driver.Exclusive, TTL: time.Minute, Queue: kind == "acquire"})
+	}
+	returns := func(number int, owner, answer string, fence uint64) {
+		events = append(events, trace.Event{Is: "return", Call: number, Owner: owner, Answer: answer, Fence: fence, Last: fence})
+	}
+	call(1, "acquire", "a")
+	returns(1, "a", "granted", 1)
+	call(2, "acquire", "b")
+	returns(2, "b", "held", 0)
+	call(3, "release", "a")
+	returns(3, "a", "released", 0)
+	call(4, "acquire", "c")
+	call(5, "acquire", "b")
+	returns(5, "b", "held", 0)
+	call(6, "acquire", "b")
+	returns(4, "c", "held", 0)
+	returns(6, "b", "granted", 2)
+	for i := range events {
+		events[i].At = time.Duration(i) * time.Millisecond
+	}
+	passes := memory
+	passes.Passes = true
+	for store, want := range map[trace.Store]bool{memory: false, passes: true} {
+		if v := trace.Judge(t, ".", store, events); v.Allowed != want {
+			t.Errorf("allowed by %+v: %v", store, v.Allowed)
+		}
+	}
+	for i := range events { // c keeps what it took
+		if e := &events[i]; e.Is == "return" && e.Call == 4 {
+			e.Answer, e.Fence, e.Last = "granted", 2, 2
+		} else if e.Is == "return" && e.Call == 6 {
+			e.Answer, e.Fence, e.Last = "held", 0, 0
+		}
+	}
+	if v := trace.Judge(t, ".", passes, events); v.Allowed {
+		t.Error("an attempt may pass the queue, and stay")
+	}
+}
+
 // TestLongWrongTraces changes one event of a run.
 func TestLongWrongTraces(t *testing.T) {
 	for what, change := range map[string]func([]trace.Event) bool{

@@ -17,6 +17,7 @@ type Store struct {
 	Late         time.Duration // for how long a request may be held back after its caller has gone on
 	Early, Slack time.Duration // by how much holds may end before and after their time
 	Queues       bool          // places in the queue are followed, which takes long if many calls have no answer
+	Passes       bool          // an attempt may take a free lock, find only then that others are queued, and go back
 }
 
 // Unanswered returns how many calls have no answer.
@@ -53,10 +54,11 @@ CONSTANTS
   Early = %d
   Slack = %d
   Queues = %s
+  Passes = %s
 INVARIANTS Unfinished
 CHECK_DEADLOCK FALSE
 `, driver.TurnLife.Microseconds(), store.Late.Microseconds(), store.Early.Microseconds(), store.Slack.Microseconds(),
-		strings.ToUpper(fmt.Sprint(store.Queues)))
+		strings.ToUpper(fmt.Sprint(store.Queues)), strings.ToUpper(fmt.Sprint(store.Passes)))
 	r := tlc.Check(t, tlc.Run{Dir: model, Spec: "Trace", Config: config, Modules: map[string]string{"Recorded": Module(events)}})
 	// All events can happen where the invariant that some are left does not hold.
 	return Verdict{r.Violates("Unfinished"), len(reached.FindAllString(r.Output, -1)) - 1, r}
