@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -29,6 +28,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/proof/internal/lockserver"
 	"github.com/distlock/distlock/server"
 )
 
@@ -43,35 +43,13 @@ const (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		fmt.Println("error:", map[string]func(url, arg string) error{"serve": serve, "hold": hold}[role](os.Getenv(urlEnv), os.Getenv(argEnv)))
+		fmt.Println("error:", map[string]func(url, arg string) error{"serve": lockserver.Serve, "hold": hold}[role](os.Getenv(urlEnv), os.Getenv(argEnv)))
 		os.Exit(1)
 	}
 	code := testserver.Run(m)
 	os.RemoveAll(classes.dir)
 	os.Remove(commandPath)
 	os.Exit(code)
-}
-
-// serve serves a backend's locks until the process is killed.
-func serve(url, addr string) error {
-	b, err := driver.Open(context.Background(), url)
-	if err != nil {
-		return err
-	}
-	s, err := server.New(b, server.Options{})
-	if err != nil {
-		return err
-	}
-	l, err := net.Listen("tcp", addr)
-	for i := 0; i < 3000 && errors.Is(err, syscall.EADDRINUSE); i++ { // a killed server's port may be a client's for a moment
-		time.Sleep(10 * time.Millisecond)
-		l, err = net.Listen("tcp", addr)
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr())
-	return http.Serve(l, s)
 }
 
 // hold holds a lock until the process is killed.

@@ -4,14 +4,12 @@ package served
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/proof/internal/lockserver"
 	"github.com/distlock/distlock/server"
 )
 
@@ -34,32 +33,10 @@ const childEnv = "DISTLOCK_SERVED_CHILD"
 
 func TestMain(m *testing.M) {
 	if store, addr, isChild := strings.Cut(os.Getenv(childEnv), " "); isChild {
-		fmt.Println("error:", serve(store, addr))
+		fmt.Println("error:", lockserver.Serve(store, addr))
 		os.Exit(1)
 	}
 	os.Exit(testserver.Run(m))
-}
-
-// serve serves a store's locks until the process is killed. It prints the address once it listens.
-func serve(store, addr string) error {
-	b, err := driver.Open(context.Background(), store)
-	if err != nil {
-		return err
-	}
-	s, err := server.New(b, server.Options{})
-	if err != nil {
-		return err
-	}
-	l, err := net.Listen("tcp", addr)
-	for end := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); { // another may try whether the port is free
-		time.Sleep(10 * time.Millisecond)
-		l, err = net.Listen("tcp", addr)
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr())
-	return http.Serve(l, s)
 }
 
 // process is a server at an address that it keeps when it is restarted.
