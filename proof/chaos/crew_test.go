@@ -72,7 +72,7 @@ func hire(t *testing.T, config config, processes int) *crew {
 		c.start()
 	}
 	quit := make(chan struct{})
-	go c.measureStalls(quit)
+	go measureStalls(quit, c.stalled)
 	t.Cleanup(func() {
 		close(quit)
 		for len(c.members) > 0 {
@@ -82,20 +82,11 @@ func hire(t *testing.T, config config, processes int) *crew {
 	return c
 }
 
-// measureStalls notes for how long the machine did not let this process run, until quit is closed.
-func (c *crew) measureStalls(quit <-chan struct{}) {
-	for {
-		before := now()
-		select {
-		case <-quit:
-			return
-		case <-time.After(time.Millisecond):
-		}
-		took := time.Duration(now() - before)
-		c.mu.Lock()
-		c.own = max(c.own, took)
-		c.mu.Unlock()
-	}
+// stalled notes that the machine did not let this process run.
+func (c *crew) stalled(from, to int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own = time.Duration(to - from)
 }
 
 // start starts one worker more.

@@ -100,7 +100,9 @@ func (w *worker) run() error {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	go w.measureStalls()
+	go measureStalls(nil, func(from, to int64) {
+		w.emit("stall", judge.Hold{Process: w.Process, Call: from, End: to})
+	})
 	var wg sync.WaitGroup
 	for range w.Goroutines {
 		wg.Go(func() {
@@ -144,14 +146,19 @@ func (w *worker) open(ctx context.Context) (*distlock.Client, error) {
 	return distlock.New(w.trace.Backend(b), options)
 }
 
-// measureStalls notes for how long the machine did not let this process run.
-func (w *worker) measureStalls() {
+// measureStalls calls longer for each time in which the machine did not let this process run that is longer than those before,
+// until quit is closed.
+func measureStalls(quit <-chan struct{}, longer func(from, to int64)) {
 	for longest := int64(5 * time.Millisecond); ; {
-		before := now()
-		time.Sleep(time.Millisecond)
-		if after := now(); after-before > longest {
-			longest = after - before
-			w.emit("stall", judge.Hold{Process: w.Process, Call: before, End: after})
+		from := now()
+		select {
+		case <-quit:
+			return
+		case <-time.After(time.Millisecond):
+		}
+		if to := now(); to-from > longest {
+			longest = to - from
+			longer(from, to)
 		}
 	}
 }
