@@ -89,35 +89,34 @@ func stalls(t *testing.T, long time.Duration) func() bool {
 
 // A leader that is killed is followed by a candidate of the other side.
 func TestLongKilled(t *testing.T) {
-	t.Parallel()
-	place := newPlace(t)
-	names := []string{"distlock", "client-go"}
-	leader := place.start(t, names[0])
-	leader.says(t, "leads")
-	for i := range 2 {
-		next := place.start(t, names[(i+1)%2])
+	eachLeader(t, func(leader, next *process) {
 		time.Sleep(ttl) // beside a leader that renews
 		leader.kill()
 		killed := time.Now()
 		next.says(t, "leads")
-		t.Logf("%s leads %v after %s was killed", names[(i+1)%2], time.Since(killed), names[i%2])
+		t.Logf("the other side leads %v after its leader was killed", time.Since(killed))
+	})
+}
+
+// eachLeader has a process of each side lead, and calls exchange with it and a candidate of the other side, which leads then.
+func eachLeader(t *testing.T, exchange func(leader, next *process)) {
+	t.Parallel()
+	place := newPlace(t)
+	leader := place.start(t, "distlock")
+	leader.says(t, "leads")
+	for _, side := range []string{"client-go", "distlock"} {
+		next := place.start(t, side)
+		exchange(leader, next)
 		leader = next
 	}
 }
 
 // A leader that is frozen for longer than its TTL is followed by a candidate of the other side, and leads no longer when it goes on.
 func TestLongFrozen(t *testing.T) {
-	t.Parallel()
-	place := newPlace(t)
-	names := []string{"distlock", "client-go"}
-	leader := place.start(t, names[0])
-	leader.says(t, "leads")
-	for i := range 2 {
-		next := place.start(t, names[(i+1)%2])
+	eachLeader(t, func(leader, next *process) {
 		must.OK(t, testserver.Freeze(leader.cmd.Process.Pid))
 		next.says(t, "leads")
 		must.OK(t, leader.cmd.Process.Signal(syscall.SIGCONT))
 		leader.says(t, "no longer leads")
-		leader = next
-	}
+	})
 }
