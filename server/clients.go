@@ -93,17 +93,10 @@ func (q *quota) granted(who string, h driver.Hold, held bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	key, c := keyOf(h), counted{mode: h.Mode, until: time.Now().Add(h.TTL)}
-	if held {
-		c.until = latest(c.until, q.holds[who][key].until)
+	if before := q.holds[who][key].until; held && before.After(c.until) {
+		c.until = before
 	}
 	q.put(who, key, c)
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // remove ceases to count a hold, of whichever identity it is. That a hold of another kind is lost proves nothing.
