@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/record"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -96,7 +97,7 @@ func TestListGetsFew(t *testing.T) {
 	}
 	f.requests()
 	expect.OK(t, b.(driver.Inspector).List(t.Context(), "", func(string) bool { return false }))
-	if n := f.requests()[http.MethodGet]; n > atOnce {
+	if n := f.requests()[http.MethodGet]; n > record.AtOnce {
 		t.Errorf("%d objects for one name", n)
 	}
 }

@@ -133,7 +133,7 @@ func (s *store) List(ctx context.Context, prefix string, yield func(name string,
 		if err != nil {
 			return err
 		}
-		for some := range slices.Chunk(page.Contents, atOnce) {
+		for some := range slices.Chunk(page.Contents, record.AtOnce) {
 			records, locks, errs := make([]record.Record, len(some)), make([]string, len(some)), make([]error, len(some))
 			record.Parallel(len(some), func(i int) { records[i], locks[i], errs[i] = s.get(ctx, some[i].Key) })
 			for i, name := range locks {
@@ -157,9 +157,6 @@ func (s *store) List(ctx context.Context, prefix string, yield func(name string,
 		query.Set("continuation-token", next)
 	}
 }
-
-// atOnce is how many objects List gets at a time.
-const atOnce = 16
 
 // Close closes idle connections.
 func (s *store) Close() error {

@@ -19,14 +19,14 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// atOnce bounds the requests that are under way at a time for one call.
-const atOnce = 16
+// AtOnce bounds the requests that are under way at a time for one call.
+const AtOnce = 16
 
-// Parallel calls do with each number below n, several at a time, and returns when all have returned.
+// Parallel calls do with each number below n, AtOnce at a time, and returns when all have returned.
 func Parallel(n int, do func(i int)) {
 	var next atomic.Int64
 	var wg wait.Group
-	for range min(atOnce, n) {
+	for range min(AtOnce, n) {
 		wg.Go(func() {
 			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
 				do(i - 1)
