@@ -84,7 +84,7 @@ func asksFor(h http.Header, protocol string) bool {
 type callStream struct {
 	ex    *exchange // the request that began it
 	conn  net.Conn
-	ctx   context.Context // has the values for those of the calls
+	ctx   context.Context // the values of the calls' contexts
 	tasks wait.Group      // the calls under way
 	meta  httpwire.MetaReader
 	as    caller

@@ -111,7 +111,7 @@ func (ex *exchange) note(pattern string, status int, kind httpwire.Kind, began t
 	}
 }
 
-// logged is what the log says of the identity that makes a request.
+// logged returns what the log says of an identity that makes a request.
 func (i *Identity) logged(r *http.Request) []slog.Attr {
 	return []slog.Attr{slog.String("who", i.Name), slog.String("from", r.RemoteAddr)}
 }

@@ -260,7 +260,7 @@ func TestDrain(t *testing.T) {
 	watched(httpwire.EventArmed)
 	news, _ := r.stream("GET", "/v1/news", "", httpwire.ClientHeader, secret)
 	news(httpwire.EventHello)
-	for r.s.quota.count("") != 3 { // who waits has a place in the queue before it counts
+	for r.s.quota.count("") != 3 { // a waiter has a place in the queue before it counts
 		time.Sleep(time.Millisecond)
 	}
 	expect.OK(t, r.s.Drain(t.Context())) // once they have ended

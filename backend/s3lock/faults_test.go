@@ -258,7 +258,7 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// Who holds waits for no turn of its process's waiters, also if it has to read what became of a write.
+// A holder waits for no turn of its process's waiters, also if it has to read what became of a write.
 func TestHolderPassesWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

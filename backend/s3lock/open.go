@@ -46,9 +46,9 @@ const (
 //	s3://bucket/prefix?region=eu-west-1
 //	s3://bucket/prefix?endpoint=https://minio.example.com:9000
 //
-// Without region, that of the environment or the profile is used. endpoint is for stores other than AWS's; AWS_ENDPOINT_URL_S3,
-// AWS_ENDPOINT_URL and the profile's endpoint_url name one too. The error is ErrInvalid if the store does not honour conditional writes, if there is
-// no such bucket in the region, and if the credentials lack a right.
+// The region of the environment or the profile is used without one in the URL. endpoint is for stores other than AWS's;
+// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL and the profile's endpoint_url name one too. The error is ErrInvalid if the store does
+// not honour conditional writes, if there is no such bucket in the region, and if the credentials lack a right.
 func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {

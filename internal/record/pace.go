@@ -19,8 +19,8 @@ const (
 	Burst = 10
 )
 
-// Pace bounds how many reads the waiters of a client make in a second, in a Store that embeds it. Who holds is never kept
-// waiting.
+// Pace bounds how many reads the waiters of a client make in a second, in a Store that embeds it. A holder never waits for
+// it.
 type Pace struct {
 	Gap time.Duration // between two reads, of a store that is not busy
 
