@@ -238,6 +238,7 @@ func TestLostAsItIsHandedOff(t *testing.T) {
 				}
 				o := r.observer()
 				o.HandedOff = func(distlock.Event) {
+					synctest.Wait() // the Unlock reports its end on a goroutine of its own
 					test.lose(b, held)
 					synctest.Wait()
 					panic("an observer")
