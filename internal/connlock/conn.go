@@ -221,10 +221,11 @@ func (c *lockConn) fail() bool {
 	return first
 }
 
-// end closes a connection that has failed. The server may not have noticed, so it is asked to end it, too.
+// end closes a connection that has failed. The server may not have noticed, so it is asked to end it, too, even when the
+// backend closes.
 func (c *lockConn) end() {
 	c.leave()
-	ctx, cancel := context.WithTimeout(c.b.ctx, cleanupTime)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
 	defer cancel()
 	c.b.Dialect.Kill(ctx, c.conn.ID())
 }

@@ -118,8 +118,8 @@ func (f *fakeServer) NewConn(_ context.Context, conn *sql.Conn, _ time.Duration)
 	return &fakeConn{f: f, id: f.opened, tx: Tx{Conn: conn}}, nil
 }
 
-func (f *fakeServer) Kill(_ context.Context, id string) error {
-	if err := f.answer(); err != nil {
+func (f *fakeServer) Kill(ctx context.Context, id string) error {
+	if err := errors.Join(ctx.Err(), f.answer()); err != nil {
 		return err
 	}
 	f.set(func() { f.kills++ })

@@ -59,6 +59,22 @@ func TestWaitThatIsGivenUp(t *testing.T) {
 	})
 }
 
+// Close kills the connection of a wait: the server may not have noticed that the client has gone, and would grant it the lock.
+func TestWaitOfAClosedBackend(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		take(t, newFake(t, f), request("lock"))
+		w := watch(t, b, request("lock"))
+		synctest.Wait()
+		must.OK(t, b.Close(), "close")
+		if n := f.get(&f.kills); n != 1 {
+			t.Errorf("%d connections were killed, want 1", n)
+		}
+		w.Close()
+	})
+}
+
 // Waiters use a limited number of connections, and at most half of a limited pool.
 func TestWaitersAreBounded(t *testing.T) {
 	for limit, want := range map[int]int{0: maxWaiting, 7: 3} {
