@@ -26,7 +26,6 @@ type database struct {
 	fullTable string
 
 	schema string // of tables that are named without one
-	gated  bool   // the table has the index gate
 }
 
 // strategy is a way to keep locks. Its methods of Watcher and Inspector may return driver.ErrSkip.

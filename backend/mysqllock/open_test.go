@@ -168,6 +168,8 @@ func TestTablesRefused(t *testing.T) {
 		{Row, "PRIMARY KEY (k)", "PRIMARY KEY (k(10))", "in full"},
 		{Row, "PRIMARY KEY (k)", "PRIMARY KEY (k, rev)", "by itself"},
 		{Row, "PRIMARY KEY (k)", "id INT AUTO_INCREMENT PRIMARY KEY, UNIQUE (k)", "not the PRIMARY KEY"},
+		{Row, ",\n  UNIQUE KEY gate (k)", "", "ALTER TABLE `locks` ADD UNIQUE KEY gate (k)"},
+		{Row, "UNIQUE KEY gate (k)", "KEY gate (k)", "ALTER TABLE `locks` ADD UNIQUE KEY gate (k)"},
 		{Row, "PRIMARY KEY", "tenant INT NOT NULL, PRIMARY KEY", "column tenant is of another program"},
 		{Row, "ENGINE=InnoDB ROW_FORMAT=DYNAMIC", "ENGINE=MyISAM", "engine is MyISAM: want InnoDB"},
 		{Session, "owner   VARBINARY(64)", "owner   VARBINARY(20)", "column owner has room for 20 bytes: want 64"},
@@ -195,14 +197,6 @@ func TestTableWithMore(t *testing.T) {
 			"ALTER TABLE locks MODIFY meta LONGBLOB, MODIFY owner VARBINARY(99)")
 		useBriefly(t, connect(t, u+"&table=locks"), string(s))
 	}
-}
-
-// A table that an earlier version has made works.
-func TestTableWithoutGate(t *testing.T) {
-	t.Parallel()
-	u, db := freshDatabase(t, Row)
-	do(t, db, locksWith(t, Row, ",\n  UNIQUE KEY gate (k)", ""))
-	useBriefly(t, connect(t, u+"&table=locks"), "old")
 }
 
 // Pools with any session settings work.

@@ -324,7 +324,7 @@ WHERE k = ? AND claimed <= {now} AND number < ? AND (until <= {now} OR owner = ?
 // sqlContend takes the lock for an exclusive hold, or a place. It returns the number through the insert id. Claims are set
 // after all that is decided by them, so that no other statement has to read the row first: a join with a table of what was read
 // took the server five times as long. Once the owner has the lock it is mine, which leaves claims alone as well.
-const sqlContend = `UPDATE {table} {gate} SET
+const sqlContend = `UPDATE {table} FORCE INDEX ({gate}) SET
 granted = IF({first} OR {mine} OR {free}, GREATEST(number + 1, {now}), granted),
 since = IF({mine} OR NOT ({first} OR {free}), since, {now}),
 meta = IF({first} OR {mine} OR {free}, :meta, meta), address = IF({first} OR {mine} OR {free}, :address, address), kind = :kind,
@@ -339,7 +339,7 @@ WHERE k = :k AND GREATEST(number + 1, {now}) <= :max AND {readable} AND {p} = CO
 
 // sqlShare is sqlContend for readers and permits. What makes a place a hold also stays true until claims are set; then the hold
 // itself says so.
-const sqlShare = `UPDATE {table} {gate} SET
+const sqlShare = `UPDATE {table} FORCE INDEX ({gate}) SET
 waiting = waiting + 0 * LAST_INSERT_ID(IF({may}, GREATEST(number + 1, {now}), 0)),
 owner = IF({may}, NULL, owner), granted = IF({may}, 0, granted), since = IF({may}, 0, since), until = IF({may}, 0, until),
 meta = IF({may}, NULL, meta), address = IF({may}, NULL, address), kind = :kind, lim = IF(:mode = 4, :lim, lim),
@@ -354,7 +354,7 @@ WHERE k = :k AND GREATEST(number + 1, {now}) <= :max AND {readable} AND {p} = CO
 	AND ({free} OR kind = :kind AND (:mode <> 4 OR lim = :lim)) AND NOT {mine} AND ({may} OR :queue AND {p} = 0)`
 
 // sqlDrop removes a claim that has not ended. It also returns its result through the insert id.
-const sqlDrop = `UPDATE {table} {gate} SET
+const sqlDrop = `UPDATE {table} FORCE INDEX ({gate}) SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), rev = rev + 1,
 claimed = IF(INSTR(claims, :own) = 2 AND LOCATE(CHAR(10), claims) = 0, 0, claimed),
 claims = IF(LOCATE(CHAR(10), claims, INSTR(claims, :own)) > 0,
@@ -363,7 +363,7 @@ claims = IF(LOCATE(CHAR(10), claims, INSTR(claims, :own)) > 0,
 WHERE k = :k AND claimed > {now} AND INSTR(claims, :own) > 0 AND {lined}
 	AND CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(SUBSTR(claims, LOCATE('"until":', claims, INSTR(claims, :own)) + 8, 20), '}', 1), ',', 1) AS UNSIGNED) > {now}`
 
-const sqlRewrite = `UPDATE {table} {gate} SET
+const sqlRewrite = `UPDATE {table} FORCE INDEX ({gate}) SET
 claims = REPLACE(claims, ?, ?), claimed = GREATEST(claimed, ?), number = GREATEST(number, ?), rev = rev + 1
 WHERE k = ? AND claimed > {now} AND {now} BETWEEN ? AND ? AND INSTR(claims, ?) > 0`
 
@@ -441,7 +441,7 @@ const sqlRead = `SELECT {now}, {columns} FROM ` + writable + ` o LEFT JOIN {tabl
 
 const sqlInsert = `INSERT IGNORE INTO {table} ({columns}) SELECT ?, ?, 1, 0, {?} FROM (SELECT 1) one WHERE {now} BETWEEN ? AND ?`
 
-const sqlMark = `UPDATE {table} {gate} SET waiting = GREATEST(waiting, {now} + ?) WHERE k = ?`
+const sqlMark = `UPDATE {table} FORCE INDEX ({gate}) SET waiting = GREATEST(waiting, {now} + ?) WHERE k = ?`
 
 // sqlNames is ordered by the key: names are longer than what the server sorts by.
 const sqlNames = `SELECT name FROM {table}
@@ -450,12 +450,8 @@ WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER B
 // rowSQL completes a statement for a number of holds.
 func (d *database) rowSQL(text string, holds int) string {
 	text = parameter.ReplaceAllString(expanded(text), "?")
-	hint := ""
-	if d.gated {
-		hint = "FORCE INDEX (" + gate + ")"
-	}
 	return strings.NewReplacer(
-		"{table}", d.quoted(d.opts.Table), "{gate}", hint, "{now}", clockSQL, "{update}", d.server.updateJoin(), "{skip}", d.server.skipLocked(),
+		"{table}", d.quoted(d.opts.Table), "{gate}", gate, "{now}", clockSQL, "{update}", d.server.updateJoin(), "{skip}", d.server.skipLocked(),
 		"{columns}", strings.Join(rowColumns, ", "),
 		"{state = ?}", strings.Join(rowState, " = ?, ")+" = ?",
 		"{?}", listOf("?", len(rowState)), "{count}", strconv.Itoa(holds),

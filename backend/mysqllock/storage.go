@@ -176,7 +176,7 @@ func (c columnSpec) check(columns tableInfo) error {
 	return nil
 }
 
-// checkEngine requires InnoDB, and the key as the PRIMARY KEY. A table that an earlier version has made lacks the gate.
+// checkEngine requires InnoDB, the key as the PRIMARY KEY, and the gate.
 func (d *database) checkEngine(ctx context.Context) error {
 	schema, table := split(d.opts.Table)
 	key := d.spec.key()
@@ -194,8 +194,9 @@ FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATA
 		return d.mismatch(fmt.Errorf("its engine is %s: want InnoDB", engine))
 	case !slices.Contains(whole, "PRIMARY"):
 		return d.mismatch(fmt.Errorf("column %s is not the PRIMARY KEY by itself and in full", key))
+	case d.spec.gate && !slices.Contains(whole, gate):
+		return d.mismatch(fmt.Errorf("the unique index %s of column %s alone is missing: ALTER TABLE %s ADD UNIQUE KEY %s (%s)", gate, key, quoted(d.opts.Table), gate, key))
 	}
-	d.gated = slices.Contains(whole, gate)
 	return nil
 }
 

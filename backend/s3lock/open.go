@@ -178,7 +178,7 @@ func (s *store) probe(ctx context.Context) (err error) {
 	key := s.prefix + probeMark + driver.NewOwner()
 	write := func(ifMatch, content string) (string, error) { return s.put(ctx, key, ifMatch, []byte(content)) }
 	if _, _, err := s.get(ctx, key); err != nil {
-		return s.unusable("GET of no object", err)
+		return s.unusable("an object that is not there", err)
 	}
 	first, err := write("", probed+"1}")
 	if !errors.Is(err, driver.ErrUnsent) {
