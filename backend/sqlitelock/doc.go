@@ -16,7 +16,8 @@
 //
 // All modes, fair queues on request, spans of fences, floors, downgrades, and full Inspect
 // and List. Each attempt is one transaction, which begins with the write lock. Concurrent
-// calls of one process share a transaction.
+// calls of one process share a transaction. A call that comes alone runs it by itself: Acquire and
+// Release may return later than their context ends if the disk does not answer, unless synchronous is full.
 //
 // # Crashes
 //

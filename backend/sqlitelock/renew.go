@@ -13,15 +13,15 @@ import (
 // for about a millisecond.
 const renewBatch = 128
 
-// Renew prolongs holds, up to renewBatch in one transaction.
+// Renew prolongs holds, up to renewBatch in one transaction. It returns when ctx ends, whatever the disk does.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	answers := make([]error, 0, len(holds))
 	for batch := range slices.Chunk(holds, renewBatch) {
 		var facts []error
-		err := b.w.do(ctx, false, func(t *tx) (err error) {
+		err := b.w.enqueue(b.w.newJob(ctx, false, func(t *tx) (err error) {
 			facts, err = t.renewAll(batch)
 			return err
-		})
+		}))
 		for i, h := range batch {
 			fact := err // the writer may still write facts then
 			if err == nil {

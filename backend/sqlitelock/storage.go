@@ -298,7 +298,7 @@ func (s *statement) query(ctx context.Context, f func(row []sqldriver.Value), ar
 type statements struct {
 	conn sqldriver.Conn
 
-	begin, commit, rollback *statement
+	begin, commit, rollback, checkpoint *statement
 
 	number, load, putLock             *statement
 	putClaim, deleteExpired           *statement
@@ -314,7 +314,7 @@ type statements struct {
 func (s *statements) prepare(ctx context.Context, conn sqldriver.Conn) error {
 	s.conn = conn
 	for stmt, text := range map[**statement]string{
-		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK",
+		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK", &s.checkpoint: "PRAGMA wal_checkpoint(PASSIVE)",
 		&s.number: sqlNumber, &s.load: sqlLoad, &s.putLock: sqlPutLock, &s.putClaim: sqlPutClaim, &s.deleteExpired: sqlDeleteExpired,
 		&s.renew: sqlRenew, &s.stamp: sqlStamp, &s.raiseFence: sqlRaiseFence, &s.release: sqlRelease,
 		&s.sweepEnd: sqlSweepEnd, &s.sweepClaims: sqlSweepClaims,

@@ -3,20 +3,26 @@ package sqlitelock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// writer is the one goroutine of a backend that writes. SQLite has one writer per file, so
-// calls that come while it works share the next transaction, and so its cost. The goroutine
-// also lets a call return when its context ends, whatever the disk does. Jobs run in the
-// order of the calls: an abandoned Acquire never lands after the Release that follows it.
+// writer writes for a backend. SQLite has one writer per file, so calls that come while it works share the next transaction,
+// and so its cost: a goroutine runs them. It also lets a call return when its context ends, whatever other processes and the
+// disk do. A call that finds no other under way runs its transaction itself: two changes of goroutine cost more than a quarter
+// of it. Jobs run in the order of the calls: an abandoned Acquire never lands after the Release that follows it.
 type writer struct {
+	calls atomic.Int32  // jobs without an answer
+	turn  chan struct{} // has room for the goroutine that uses what follows
+	alone bool          // calls may run by themselves: a commit does not wait for the disk
+
 	conn        *sql.Conn
 	stmts       statements
 	clock       clock
@@ -25,6 +31,7 @@ type writer struct {
 	busyTimeout time.Duration
 	notifier    *notifier
 	sweep       sweeper
+	commits     int // since the last checkpoint
 
 	jobs chan *job
 	life context.Context // ends with Close
@@ -35,6 +42,7 @@ type writer struct {
 // job is one call's share of a transaction. run may be called more than once. Its effects
 // are committed once done receives the result.
 type job struct {
+	w      *writer
 	ctx    context.Context
 	run    func(*tx) error
 	single bool // run is a single statement, which is a transaction by itself
@@ -60,37 +68,75 @@ const (
 	maxPause   = 2 * time.Millisecond
 )
 
-// do has the writer run a job, and waits for the result. An error of ctx means that the
-// outcome is unknown.
+func (w *writer) newJob(ctx context.Context, single bool, run func(*tx) error) *job {
+	w.calls.Add(1)
+	return &job{w: w, ctx: ctx, run: run, single: single, start: time.Now(), done: make(chan error, 1)}
+}
+
+// answer ends a job.
+func (j *job) answer(err error) {
+	j.w.calls.Add(-1)
+	j.done <- err
+}
+
+// do runs a job in a transaction, and waits for the result. An error of ctx means that the outcome is unknown.
 func (w *writer) do(ctx context.Context, single bool, run func(*tx) error) error {
-	if err := ctx.Err(); err != nil {
+	j := w.newJob(ctx, single, run)
+	if w.runAlone(j) {
+		return <-j.done
+	}
+	return w.enqueue(j)
+}
+
+// runAlone runs a job on the caller's goroutine if no other call is under way, which may be an abandoned one of the same owner.
+// It reports whether the job has its answer.
+func (w *writer) runAlone(j *job) bool {
+	if !w.alone || w.calls.Load() > 1 || j.ctx.Err() != nil {
+		return false
+	}
+	select {
+	case w.turn <- struct{}{}:
+	default:
+		return false
+	}
+	defer func() { <-w.turn }()
+	return !w.isDue() && !isBusy(w.attempt([]*job{j}))
+}
+
+// enqueue has the goroutine run a job, and waits for the result, or for the end of the job's context.
+func (w *writer) enqueue(j *job) error {
+	if err := j.ctx.Err(); err != nil {
+		j.answer(err)
 		return err
 	}
-	j := &job{ctx: ctx, run: run, single: single, start: time.Now(), done: make(chan error, 1)}
 	select {
 	case w.jobs <- j:
 	case <-w.life.Done():
-		return driver.ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
+		j.answer(driver.ErrClosed)
+	case <-j.ctx.Done():
+		j.answer(j.ctx.Err())
 	}
 	select {
 	case err := <-j.done:
 		return err
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-j.ctx.Done():
+		return j.ctx.Err()
 	}
 }
 
-// run serves jobs until the backend is closed.
+// run serves jobs until the backend is closed. It keeps the turn then.
 func (w *writer) run() {
 	for {
 		select {
 		case <-w.life.Done():
+			w.turn <- struct{}{}
 			return
 		case j := <-w.jobs:
+			w.turn <- struct{}{}
 			w.serve(w.gather([]*job{j}))
+			w.checkpointSome()
 			w.sweepSome()
+			<-w.turn
 		}
 	}
 }
@@ -133,9 +179,9 @@ func (w *writer) dismiss(batch []*job, err error) []*job {
 	return slices.DeleteFunc(batch, func(j *job) bool {
 		switch {
 		case j.ctx.Err() != nil:
-			j.done <- fmt.Errorf("%w: %w", j.ctx.Err(), err)
+			j.answer(fmt.Errorf("%w: %w", j.ctx.Err(), err))
 		case time.Since(j.start) > w.busyTimeout:
-			j.done <- tooBusy(w.busyTimeout, err)
+			j.answer(tooBusy(w.busyTimeout, err))
 		default:
 			return false
 		}
@@ -161,7 +207,7 @@ func (w *writer) attempt(batch []*job) error {
 	for _, j := range batch {
 		// Serving the job before may have served later calls, such as the release of an abandoned Acquire.
 		if err := j.ctx.Err(); err != nil {
-			j.done <- err
+			j.answer(err)
 			continue
 		}
 		w.serve([]*job{j})
@@ -206,8 +252,9 @@ func (w *writer) transact(batch []*job) error {
 	t.admit()
 	w.notifier.notify(t.freed, w.clock.now())
 	w.sweep.added += t.added
+	w.commits++
 	for i, j := range batch {
-		j.done <- answers[i]
+		j.answer(answers[i])
 	}
 	return nil
 }
@@ -241,16 +288,33 @@ func (w *writer) rollback(bare bool, err error) error {
 	return err
 }
 
+// checkpointEvery is how many commits make the goroutine write the WAL back to the database, which waits for the disk.
+// SQLite does it by itself after 1000 pages, in the call that comes then: this is sooner, in a process with calls one by one.
+const checkpointEvery = 300
+
+// isDue reports whether the goroutine has something to do after the next call.
+func (w *writer) isDue() bool { return w.commits >= checkpointEvery || w.sweep.added >= sweepEvery }
+
+// checkpointSome makes a checkpoint when it is due. If another process is about to, it does what is left.
+func (w *writer) checkpointSome() {
+	if w.commits >= checkpointEvery {
+		w.commits = 0
+		_ = w.stmts.checkpoint.query(context.Background(), func([]sqldriver.Value) {})
+	}
+}
+
 // sweepSome makes a step of the sweeper when it is due. If it fails, its rows wait for the next round.
 func (w *writer) sweepSome() {
 	if w.sweep.added < sweepEvery {
 		return
 	}
 	w.sweep.added = 0
-	run := func(t *tx) error {
+	j := w.newJob(w.life, false, func(t *tx) error {
 		return w.sweep.step(t.statements, wallMicros()-w.sweep.idle.Microseconds(), t.clock.now())
+	})
+	if err := w.attempt([]*job{j}); err != nil {
+		j.answer(err)
 	}
-	_ = w.transact([]*job{{run: run, done: make(chan error, 1)}})
 }
 
 // isUnknown reports whether err is an error and not one of the driver's facts.
@@ -260,6 +324,6 @@ func isUnknown(err error) bool {
 
 func answer(batch []*job, err error) {
 	for _, j := range batch {
-		j.done <- err
+		j.answer(err)
 	}
 }

@@ -1,12 +1,14 @@
 package sqlitelock
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -53,7 +55,7 @@ func TestContextEndsWhileAnotherWrites(t *testing.T) {
 		t.Errorf("a reader does not wait for writers: %+v, %v", info, err)
 	}
 	// The writer drops abandoned jobs before it takes in another one.
-	b.w.jobs <- &job{ctx: t.Context(), run: func(*tx) error { return nil }, start: time.Now(), done: make(chan error, 1)}
+	b.w.jobs <- b.w.newJob(t.Context(), true, func(*tx) error { return nil })
 	unlock()
 	// The abandoned jobs don't land later.
 	take(t, b, request("x", driver.Exclusive, long))
@@ -181,14 +183,46 @@ func TestAbandonedJobInAFailedBatch(t *testing.T) {
 	b := connect(t, lockFile(t))
 	bad := errors.New("bad")
 	ctx, cancel := context.WithCancel(t.Context())
-	newJob := func(ctx context.Context, run func(*tx) error) *job {
-		return &job{ctx: ctx, run: run, start: time.Now(), done: make(chan error, 1)}
-	}
-	first := newJob(t.Context(), func(*tx) error { cancel(); return bad })
-	second := newJob(ctx, func(*tx) error { t.Error("the abandoned job runs"); return nil })
+	first := b.w.newJob(t.Context(), true, func(*tx) error { cancel(); return bad })
+	second := b.w.newJob(ctx, true, func(*tx) error { t.Error("the abandoned job runs"); return nil })
 	must.OK(t, b.w.do(t.Context(), true, func(*tx) error { return b.w.attempt([]*job{first, second}) }))
 	wantIs(t, <-first.done, bad)
 	wantIs(t, <-second.done, context.Canceled)
+}
+
+// A call runs on its own goroutine if no other is under way, and a commit does not wait for the disk.
+func TestCallAlone(t *testing.T) {
+	t.Parallel()
+	b := connect(t, lockFile(t))
+	isAlone := func(b *Backend) (is bool) {
+		must.OK(t, b.w.do(t.Context(), true, func(*tx) error {
+			is = bytes.Contains(debug.Stack(), []byte("runAlone"))
+			return nil
+		}))
+		return is
+	}
+	expect.Equal(t, isAlone(b), true, "the first call is alone")
+	other := b.w.newJob(t.Context(), true, func(*tx) error { return nil })
+	expect.Equal(t, isAlone(b), false, "a call beside another is alone")
+	must.OK(t, b.w.enqueue(other))
+	expect.Equal(t, isAlone(b), true, "a later call is alone")
+	expect.Equal(t, isAlone(connectWith(t, lockFile(t), &Options{Synchronous: Full})), false, "a call that waits for the disk is alone")
+}
+
+// Calls that come alone leave checkpoints, which wait for the disk, to the goroutine: it makes them before SQLite would, after
+// 1000 pages.
+func TestCheckpoints(t *testing.T) {
+	t.Parallel()
+	path := lockFile(t)
+	b := connect(t, path)
+	for range 4 * checkpointEvery {
+		r := request("order:1", driver.Exclusive, long)
+		take(t, b, r)
+		free(t, b, r)
+	}
+	if wal := must.Get(os.Stat(path + "-wal"))(t); wal.Size() > 1000<<12 {
+		t.Errorf("the WAL has grown to %d bytes", wal.Size())
+	}
 }
 
 // Opening a file that is in use writes nothing, and does not wait for writers.
