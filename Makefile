@@ -72,7 +72,7 @@ long-idle:
 
 # By now what is left of the suites are packages that start clusters, one after the other: they leave a processor idle.
 long-fuzz: long-idle
-	nice -n 19 $(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m -parallel 1 ./server
+	nice -n 19 $(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m -fuzzminimizetime 1s -parallel 1 ./server
 
 long-rest: long-idle
 	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)
