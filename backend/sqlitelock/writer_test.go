@@ -205,6 +205,8 @@ func TestCallAlone(t *testing.T) {
 	other := b.w.newJob(t.Context(), true, func(*tx) error { return nil })
 	expect.Equal(t, isAlone(b), false, "a call beside another is alone")
 	must.OK(t, b.w.enqueue(other))
+	b.w.turn <- struct{}{} // the goroutine gives it back after the answer
+	<-b.w.turn
 	expect.Equal(t, isAlone(b), true, "a later call is alone")
 	expect.Equal(t, isAlone(connectWith(t, lockFile(t), &Options{Synchronous: Full})), false, "a call that waits for the disk is alone")
 }
