@@ -29,8 +29,8 @@ type Backend struct {
 	end  context.CancelFunc
 }
 
-// start sets the file up and starts the writer.
-func start(ctx context.Context, db *sql.DB, path string, opt Options, clk clock) (*Backend, error) {
+// start sets the file up and starts the writer. alone: calls may run by themselves.
+func start(ctx context.Context, db *sql.DB, path string, busyTimeout time.Duration, alone bool, clk clock) (*Backend, error) {
 	g, err := openGuard(path)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -39,11 +39,11 @@ func start(ctx context.Context, db *sql.DB, path string, opt Options, clk clock)
 	if err != nil {
 		return nil, errors.Join(explain(g, path, err), db.Close(), g.close())
 	}
-	b := &Backend{path: path, clock: clk, busyTimeout: opt.BusyTimeout, db: db, guard: g}
+	b := &Backend{path: path, clock: clk, busyTimeout: busyTimeout, db: db, guard: g}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.w = &writer{
-		turn: make(chan struct{}, 1), alone: opt.Synchronous == Normal,
-		conn: conn, clock: clk, busyTimeout: opt.BusyTimeout,
+		turn: make(chan struct{}, 1), alone: alone,
+		conn: conn, clock: clk, busyTimeout: busyTimeout,
 		jobs: make(chan *job), life: b.life, done: make(chan struct{}),
 		sweep: sweeper{idle: sweepIdle},
 	}

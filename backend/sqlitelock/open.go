@@ -187,7 +187,7 @@ func open(ctx context.Context, path string, opt Options, clk clock) (*Backend, e
 	db := sql.OpenDB(connector(dsn(path, opt)))
 	db.SetMaxOpenConns(maxConns)
 	db.SetMaxIdleConns(maxConns)
-	return start(ctx, db, path, opt, clk)
+	return start(ctx, db, path, opt.BusyTimeout, opt.Synchronous == Normal, clk)
 }
 
 // connector opens connections with a driver of their own: what other packages of the program register for connections
