@@ -54,7 +54,7 @@ import (
 )
 
 // Backend is a connection to a coordinator. All methods are safe for concurrent use, and return
-// when their context ends.
+// when their context ends. Where the coordinator is a local file, Acquire and Release may first wait for a disk that does not answer.
 type Backend interface {
 	// Caps returns what the backend can do. It is constant over the backend's life.
 	Caps() Caps

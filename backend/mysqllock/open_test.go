@@ -199,6 +199,14 @@ func TestTableWithMore(t *testing.T) {
 	}
 }
 
+// The server compares names of indexes without regard to case.
+func TestGateInCapitals(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, Row)
+	do(t, db, locksWith(t, Row, "UNIQUE KEY gate", "UNIQUE KEY GATE"))
+	useBriefly(t, connect(t, u+"&table=locks"), "capitals")
+}
+
 // Pools with any session settings work.
 func TestSessionsOfThePool(t *testing.T) {
 	t.Parallel()

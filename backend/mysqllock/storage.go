@@ -181,7 +181,7 @@ func (d *database) checkEngine(ctx context.Context) error {
 	schema, table := split(d.opts.Table)
 	key := d.spec.key()
 	var engine, indexes string
-	err := d.db.QueryRowContext(ctx, `SELECT COALESCE(ENGINE, TABLE_TYPE), COALESCE((SELECT GROUP_CONCAT(INDEX_NAME) FROM (
+	err := d.db.QueryRowContext(ctx, `SELECT COALESCE(ENGINE, TABLE_TYPE), COALESCE((SELECT GROUP_CONCAT(LOWER(INDEX_NAME)) FROM (
 SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND INDEX_NAME IN ('PRIMARY', ?)
 GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MIN(LOWER(COLUMN_NAME)) = ? AND MIN(SUB_PART) IS NULL AND MAX(NON_UNIQUE) = 0) k), '')
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?`,
@@ -192,7 +192,7 @@ FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATA
 		return err
 	case !strings.EqualFold(engine, "InnoDB"):
 		return d.mismatch(fmt.Errorf("its engine is %s: want InnoDB", engine))
-	case !slices.Contains(whole, "PRIMARY"):
+	case !slices.Contains(whole, "primary"):
 		return d.mismatch(fmt.Errorf("column %s is not the PRIMARY KEY by itself and in full", key))
 	case d.spec.gate && !slices.Contains(whole, gate):
 		return d.mismatch(fmt.Errorf("the unique index %s of column %s alone is missing: ALTER TABLE %s ADD UNIQUE KEY %s (%s)", gate, key, quoted(d.opts.Table), gate, key))

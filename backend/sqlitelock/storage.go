@@ -216,8 +216,8 @@ func integer(v sqldriver.Value) int64 {
 	return n
 }
 
-// statement is a prepared statement, used without database/sql, which made a quarter of a call's allocations. One goroutine
-// uses it. Values are int64 and string.
+// statement is a prepared statement, used without database/sql, which made a quarter of a call's allocations. It is used
+// by the goroutine that has the turn. Values are int64 and string.
 type statement struct {
 	conn sqldriver.Conn
 	text string
@@ -259,8 +259,7 @@ func (s *statement) bind(args []sqldriver.Value) []sqldriver.NamedValue {
 	return s.args
 }
 
-// exec returns how many rows were changed. It has no context: the writer's statements are short, and callers do not wait for the
-// writer beyond their own contexts.
+// exec returns how many rows were changed. It has no context: the writer's statements are short.
 func (s *statement) exec(args ...sqldriver.Value) (int64, error) {
 	if err := s.compile(context.Background()); err != nil {
 		return 0, err

@@ -99,8 +99,9 @@ func (w *writer) runAlone(j *job) bool {
 	default:
 		return false
 	}
-	defer func() { <-w.turn }()
-	return !w.isDue() && !isBusy(w.attempt([]*job{j}))
+	served := !w.isDue() && !isBusy(w.attempt([]*job{j}))
+	<-w.turn // not if that panics: the transaction may still be open
+	return served
 }
 
 // enqueue has the goroutine run a job, and waits for the result, or for the end of the job's context.

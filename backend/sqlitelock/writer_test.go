@@ -165,6 +165,9 @@ func TestOneFailureInABatch(t *testing.T) {
 			})
 		}()
 	}
+	for b.w.calls.Load() < 4 {
+		time.Sleep(time.Millisecond)
+	}
 	close(block)
 	expect.OK(t, <-held)
 	var failures int

@@ -221,8 +221,8 @@ func (c *lockConn) fail() bool {
 	return first
 }
 
-// end closes a connection that has failed. The server may not have noticed, so it is asked to end it, too, even when the
-// backend closes.
+// end closes a connection that has failed. The server may not have noticed, so it is asked to end it, too, even if the
+// backend closes meanwhile.
 func (c *lockConn) end() {
 	c.leave()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
