@@ -148,11 +148,12 @@ func fill(t *testing.T, b *Backend) error {
 func TestOneFailureInABatch(t *testing.T) {
 	b := connect(t, lockFile(t))
 	bad := errors.New("bad")
-	block := make(chan struct{})
+	begun, block := make(chan struct{}), make(chan struct{})
 	held := make(chan error, 1)
 	go func() {
-		held <- b.w.do(context.Background(), true, func(*tx) error { <-block; return nil })
+		held <- b.w.do(context.Background(), true, func(*tx) error { close(begun); <-block; return nil })
 	}()
+	<-begun
 	got := make(chan error, 3)
 	for i := range 3 {
 		go func() {
