@@ -44,8 +44,8 @@ func s3(s *scene) {
 	s.url, s.direct, s.text = at(s.proxy.Addr()), at(srv.Addr()), "/locks/"+hot
 }
 
-// recordCells are those of stores that have no locks: a hold whose process died ends for those who saw its record for a TTL. A
-// client that has just come, or polls, sees it later.
+// recordCells returns the cells of stores that have no locks. The hold of a process that died ends for those who saw its record
+// for a TTL. A client that has just come, or polls, sees it later.
 func recordCells() []cell {
 	kube := deployment{name: "kube", title: "Kubernetes", ttl: 2 * time.Second, more: 2 * time.Second, start: kube}
 	bucket := deployment{name: "s3", title: "S3 (versitygw)", ttl: time.Second, more: 4 * time.Second, start: s3}

@@ -23,13 +23,12 @@ import (
 	"time"
 
 	_ "github.com/distlock/distlock/backend/all"
-	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/wait"
-	"github.com/distlock/distlock/server"
+	"github.com/distlock/distlock/proof/internal/lockserver"
 )
 
 // The defaults cost little CPU, as the test runs beside others.
@@ -72,11 +71,7 @@ type figures struct{ Heap, Goroutines, Files float64 }
 
 // serve serves a store's locks, and this process's figures, until the process is killed. It prints the address.
 func serve(url string) error {
-	b, err := driver.Open(context.Background(), url)
-	if err != nil {
-		return err
-	}
-	s, err := server.New(b, server.Options{})
+	s, err := lockserver.Open(url)
 	if err != nil {
 		return err
 	}

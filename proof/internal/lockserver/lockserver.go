@@ -14,14 +14,19 @@ import (
 	"github.com/distlock/distlock/server"
 )
 
+// Open returns a server of the locks of the backend at url.
+func Open(url string) (*server.Server, error) {
+	b, err := driver.Open(context.Background(), url)
+	if err != nil {
+		return nil, err
+	}
+	return server.New(b, server.Options{})
+}
+
 // Serve serves the locks of the backend at url until the process is killed. It prints the address once it listens. For a minute it
 // waits for an address that is in use: the port of a server that was killed may be a client's for a moment.
 func Serve(url, addr string) error {
-	b, err := driver.Open(context.Background(), url)
-	if err != nil {
-		return err
-	}
-	s, err := server.New(b, server.Options{})
+	s, err := Open(url)
 	if err != nil {
 		return err
 	}
