@@ -214,7 +214,8 @@ func (l *Lease) Deadline() time.Time { return l.h.env.base.Add(l.h.life.Trust())
 // Unlock releases the lock, after it has ended the lease's context. It releases even if ctx has
 // ended, and takes about CallTimeout at most.
 //
-// It returns nil once the backend has confirmed. ErrLost says that the lease was lost before; a
+// It returns nil once the backend has confirmed, also if the backend knows the hold no more after a try that was sent and had
+// no answer: as far as anyone can know, that try has released it. ErrLost says that the lease was lost before; a
 // successor is not touched. ErrUnavailable says that there was no answer, or a refusal for a reason that may
 // pass, such as a withdrawn right: the release is retried in the background, and the lock ends with its TTL
 // at the latest. Another call returns at once: ErrLost if the lease had been lost before the first, else nil.

@@ -138,22 +138,43 @@ func TestNothingSentAfterSomethingWas(t *testing.T) {
 	}
 }
 
-// Unlock of a lost lock returns ErrLost, even if its first release was not sent.
-func TestUnlockOfALostLockAfterNothingWasSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig()
-		c := client(t, r, nil)
-		lease := mustLock(t, c.Mutex("x"))
-		r.set(func(r *rig) {
-			r.release = func(context.Context, driver.Hold, releaser) error {
-				if r.releases.Load() == 1 {
-					return driver.Unsent(errNetwork)
+// What Unlock says after each sequence of the backend's answers: nil if it was released, ErrLost if it had been lost, and
+// neither if that is not known. A try that was sent and had no answer has released what is gone afterwards, as far as anyone
+// can know; one that was not sent, or was refused, has not.
+func TestUnlockSaysWhatTheAnswersProve(t *testing.T) {
+	unsent, refused := driver.Unsent(errNetwork), driver.Unsent(driver.ErrUnsupported)
+	answers := []error{nil, driver.ErrLost, errNetwork, driver.ErrInvalid, unsent, refused}
+	said := map[error]int{}
+	for n := range 6 * 6 * 6 * 6 {
+		sequence := []error{answers[n%6], answers[n/6%6], answers[n/36%6], answers[n/216]}
+		want, sent := error(distlock.ErrUnavailable), false
+		for _, answer := range sequence {
+			if answer == nil || answer == driver.ErrLost {
+				if want = answer; sent {
+					want = nil
 				}
-				return driver.ErrLost
+				break
+			}
+			sent = sent || !errors.Is(answer, driver.ErrUnsent)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig()
+			lease := mustLock(t, client(t, r, nil).Mutex("x"))
+			r.set(func(r *rig) {
+				r.release = func(context.Context, driver.Hold, releaser) error {
+					return append(sequence, driver.ErrLost)[min(r.releases.Load()-1, 4)]
+				}
+			})
+			err := lease.Unlock(t.Context())
+			if !errors.Is(err, want) || want == distlock.ErrUnavailable && errors.Is(err, distlock.ErrLost) {
+				t.Errorf("Unlock after the answers %v: %v, want %v", sequence, err, want)
 			}
 		})
-		expect.Be(t, lease.Unlock(t.Context()), distlock.ErrLost, "Unlock")
-	})
+		said[want]++
+	}
+	if len(said) != 3 {
+		t.Errorf("the sequences ask for %v", said)
+	}
 }
 
 // However many attempts have no answer, a few goroutines release their locks soon after the

@@ -90,8 +90,10 @@ type Backend interface {
 
 	// Release ends Owner's hold, its place in the queue, or a lock that a closed Watch had taken
 	// for it. Only Name, Owner and Mode of h are needed. They may come from an Info, which is how a
-	// lock is unlocked by force: a successor can't be hit. ErrLost: Owner had nothing. Any other
-	// error: unknown, and the core tries again. ErrInvalid and ErrUnsupported are no answers of a
+	// lock is unlocked by force: a successor can't be hit. ErrLost: Owner had nothing when the call began; a
+	// call that tries again by itself must not say so of what an earlier try may have ended. ErrUnsent: the release was not
+	// sent, or was refused: it has ended nothing and never will. Any other
+	// error: unknown. After both the core tries again. ErrInvalid and ErrUnsupported are no answers of a
 	// Release, but for a name that the store can't have.
 	Release(ctx context.Context, h Hold) error
 
@@ -237,7 +239,7 @@ type Holder struct {
 	Mode  Mode
 
 	// Fence is the first fence of the grant; within a span that is handed off inside the holder's
-	// process, the current one can be greater. 0: not known.
+	// process, the current one can be greater. 0: not known. Inspect reports it from the grant on, or never.
 	Fence uint64
 
 	// Held is how long it has been holding, or waiting in the queue, by the

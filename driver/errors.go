@@ -30,8 +30,8 @@ var (
 	// ErrClosed: the backend was closed.
 	ErrClosed = errors.New("distlock: closed")
 
-	// ErrUnsent: the attempt was not sent, so it has taken nothing and never will. It states a
-	// fact, such as a refused connection. Unsent makes one.
+	// ErrUnsent: the attempt, or the release, was not sent, or was refused as a whole: it has changed nothing and never
+	// will. It states a fact, such as a refused connection. Unsent makes one.
 	ErrUnsent = errors.New("distlock: nothing was sent")
 
 	// ErrSpent: the attempt has released its Owner, and the release may arrive late. Another attempt needs a fresh Owner.

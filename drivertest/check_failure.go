@@ -6,6 +6,7 @@ import (
 	"errors"
 	"runtime/pprof"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -275,16 +276,19 @@ var cutChecks = []promise{{name: "cut/acquire", every: true, needs: cut,
 		s.a.renew(r.Hold, nil, "a hold outlives a broken network within its TTL")
 	},
 }, {name: "cut/release", every: true, needs: cutShort,
-	text: "Release over a broken network returns with its context; releasing again frees the lock.",
+	text: "A Release that does not arrive returns with its context and states no fact; releasing again is the one that frees the lock.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.a.cutOff(func(ctx context.Context) {
 			s.a.noFact("Release", s.a.Release(ctx, r.Hold), "a call without an answer")
 		})
 		s.a.recovers(s.requestFor("another"))
-		s.a.giveUp(r)
+		s.a.releasesAtLast(r.Hold, false, "the holder")
 		s.b.mustAcquire(s.rival(r), "Release again after an unknown answer frees the lock")
 	},
+}, {name: "unanswered/release", every: true, needs: need{answers: true},
+	text: "A Release that is executed without an answer is not taken for unsent, nor for one that came too late, also when another has the lock.",
+	run:  unansweredRelease,
 }, {name: "cut/others", needs: cut,
 	text: "One connection's broken network is not another's.",
 	run: func(s *scene) {
@@ -339,4 +343,37 @@ func (c *conn) recovers(r driver.Request) {
 		c.want(!fact && time.Since(began) < c.Slack, "a connection recovers from a broken network: Acquire answered %w after %v", answer(err), time.Since(began))
 		c.sleep(c.pause())
 	}
+}
+
+// unansweredRelease loses the answer to a release, and gives the lock to another before the release may try again.
+func unansweredRelease(s *scene) {
+	r := s.a.hold(s.request())
+	if s.over() {
+		return
+	}
+	restore := sync.OnceFunc(s.LoseAnswers(s.a.Backend))
+	defer restore()
+	released := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(s.ctx, max(3*time.Second, 5*s.TTL))
+		defer cancel()
+		released <- s.a.Release(ctx, r.Hold)
+	}()
+	next, granted, tries := s.rival(r), false, 40
+	for !s.over() && !granted && tries > 0 {
+		if _, granted = tryOnce(s.b, next); len(released) > 0 {
+			tries--
+		}
+	}
+	restore()
+	err := <-released
+	if err != nil || !granted {
+		s.a.noFact("Release", err, "a call without an answer")
+	}
+	s.want(!granted || !errors.Is(err, driver.ErrUnsent), "a release that was executed was sent: it answered %w", answer(err))
+	s.a.releasesAtLast(r.Hold, true, "the holder")
+	if !granted {
+		s.fail(ErrNotClaimed) // it was not executed
+	}
+	s.b.renew(next.Hold, nil, "a release spares the successor")
 }

@@ -118,6 +118,32 @@ var lifeMutants = []mutant{{
 	"a release over a broken network says ErrLost", "cut/release",
 	func(_ *lab, p *patched) { p.broken = driver.ErrLost },
 }, {
+	"a release that did not arrive counts as done", "cut/release",
+	func(_ *lab, p *patched) {
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			if p.unsent > 0 {
+				return errors.Join(driver.ErrLost, release(ctx, h))
+			}
+			return release(ctx, h)
+		}
+	},
+}, {
+	"a release that tries again says ErrLost of what it ended", "unanswered/release",
+	func(_ *lab, p *patched) {
+		p.unheard = func(ctx context.Context, h driver.Hold, heard chan struct{}) error {
+			<-heard
+			return p.mem.Release(ctx, h)
+		}
+	},
+}, {
+	"a release without an answer is reported as unsent", "unanswered/release",
+	func(_ *lab, p *patched) {
+		p.unheard = func(context.Context, driver.Hold, chan struct{}) error {
+			return driver.Unsent(errors.New("connection reset"))
+		}
+	},
+}, {
 	"a connection that broke stays broken", "cut/acquire",
 	func(_ *lab, p *patched) { p.brittle = true },
 }, {

@@ -81,13 +81,21 @@ var refusedChecks = []promise{{name: "refused/acquire", needs: refusing,
 		}
 	},
 }, {name: "refused/release", needs: refusing,
-	text: "While the store refuses the user, Release states no fact that is not true; releasing again frees the lock.",
+	text: "While the store refuses the user, Release says that nothing was sent, and states no other fact that is not true; releasing again frees the lock.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
+		released, unsent, unknown := false, false, false
 		s.whileRefused(func() {
-			s.a.refusedCall("Release", s.caps.Session, func(ctx context.Context) error { return s.a.Release(ctx, r.Hold) })
+			s.a.refusedCall("Release", s.caps.Session || released, func(ctx context.Context) error {
+				err := s.a.Release(ctx, r.Hold)
+				refused := errors.Is(err, driver.ErrUnsent)
+				released = released || err == nil || errors.Is(err, driver.ErrLost)
+				unsent, unknown = unsent || refused, unknown || !refused
+				return err
+			})
 		})
-		s.a.releasesAtLast(r.Hold, true, "the holder")
+		s.want(released || unsent || s.over(), "a release that is refused has ended nothing: no Release in %v answered ErrUnsent", withdrawn)
+		s.a.releasesAtLast(r.Hold, unknown, "the holder")
 		s.b.recovers(s.rival(r))
 	},
 }}

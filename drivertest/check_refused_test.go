@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"errors"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -57,6 +58,22 @@ var refusedMutants = []mutant{{
 	"a hold is lost because its renewal is refused", "refused/renew", denies("Renew", driver.ErrLost),
 }, {
 	"a release that is refused is final", "refused/release", denies("Release", driver.ErrInvalid),
+}, {
+	"a release that is refused may have been done", "refused/release", denies("Release", errors.New("access denied")),
+}, {
+	"a release that was done is reported as refused", "refused/release",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		others := p.denied
+		p.denied = func(call string) error {
+			l.locked(func() {
+				for _, r := range l.owners {
+					p.mem.Release(context.Background(), r.Hold)
+				}
+			})
+			return others(call)
+		}
+	},
 }, {
 	"a hold whose release is refused is taken for lost", "refused/release", denies("Release", driver.ErrLost),
 }}

@@ -24,7 +24,7 @@ type mutant struct {
 }
 
 func mutants() []mutant {
-	return slices.Concat(holdMutants, fenceMutants, modeMutants, kindMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants, detachedMutants, refusedMutants)
+	return slices.Concat(holdMutants, fenceMutants, modeMutants, kindMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants, detachedMutants, refusedMutants, factMutants)
 }
 
 // TestEveryCheckCanFail shows that there is no check without a mutant of its own.

@@ -88,10 +88,17 @@ type Harness struct {
 	// behind a broken network, until restore is called. nil: checks that need it answer ErrNotClaimed.
 	Cut func(b driver.Backend) (restore func())
 
+	// LoseAnswers lets all requests of one connection, made by Open, arrive, and ends its connections to the store when
+	// an answer comes, until restore is called. nil: checks that need it answer ErrNotClaimed.
+	LoseAnswers func(b driver.Backend) (restore func())
+
 	// Withdraw takes the login or the rights of all connections that Open makes away at the store, and cuts
 	// those that are there, until restore is called. Nobody else may use the store as that user meanwhile:
 	// see RunRefused. nil: checks that need it answer ErrNotClaimed.
 	Withdraw func() (restore func())
+
+	// Except names checks that Run does not fail for: what the backend can't promise, or does not keep yet.
+	Except []string
 
 	// Refuses says which names the store can't have: the backend must answer them with
 	// ErrInvalid, and nothing else. nil: none.

@@ -53,10 +53,26 @@ func (l *lab) open(context.Context) (driver.Backend, error) {
 }
 
 func (l *lab) harness() *Harness {
-	return &Harness{Open: l.open, Refuses: l.refuses, Withdraw: l.withdraw, Cut: func(b driver.Backend) func() {
+	return &Harness{Open: l.open, Refuses: l.refuses, Withdraw: l.withdraw, LoseAnswers: loseAnswers, Cut: func(b driver.Backend) func() {
 		l.locked(func() { l.cuts++ })
 		return b.(*patched).cut()
 	}}
+}
+
+// loseAnswers loses the answers to releases.
+func loseAnswers(b driver.Backend) (restore func()) {
+	p, heard := b.(*patched), make(chan struct{})
+	release := p.release
+	p.release = func(ctx context.Context, h driver.Hold) error {
+		err := release(ctx, h)
+		select {
+		case <-heard:
+			return err
+		default:
+			return p.unheard(ctx, h, heard)
+		}
+	}
+	return func() { close(heard) }
 }
 
 func (l *lab) withdraw() (restore func()) {
@@ -113,13 +129,15 @@ type patched struct {
 	all     func(context.Context, []driver.Request) ([]driver.Grant, error)
 	close   func() error
 
-	deaf    bool                    // it does not signal after it was cut off
-	brittle bool                    // it does not recover from being cut off
-	lands   bool                    // attempts that have no answer are made
-	denied  func(call string) error // what it answers while the user may do nothing
-	broken  error                   // its error for a broken network; nil: the context's error
+	deaf    bool                                                                // it does not signal after it was cut off
+	brittle bool                                                                // it does not recover from being cut off
+	lands   bool                                                                // attempts that have no answer are made
+	denied  func(call string) error                                             // what it answers while the user may do nothing
+	unheard func(ctx context.Context, h driver.Hold, heard chan struct{}) error // what a release says whose answer was lost
+	broken  error                                                               // its error for a broken network; nil: the context's error
 
 	mu       sync.Mutex
+	unsent   int // releases that did not arrive
 	isCut    bool
 	restored chan struct{} // closed when the network is there again
 }
@@ -127,7 +145,8 @@ type patched struct {
 func (l *lab) connect() *patched {
 	mem := l.store.Connect()
 	p := &patched{lab: l, mem: mem, caps: mem.Caps(), restored: make(chan struct{})}
-	p.denied = func(string) error { return errors.New("access denied") }
+	p.denied = func(string) error { return driver.Unsent(errors.New("access denied")) }
+	p.unheard = func(context.Context, driver.Hold, chan struct{}) error { return errors.New("connection reset") }
 	p.acquire, p.release, p.inspect, p.list, p.close = mem.Acquire, mem.Release, mem.Inspect, mem.List, mem.Close
 	p.renew, p.watch, p.revoke = mem.Renew, p.watchThroughCuts, mem.Revoke
 	return p
@@ -255,6 +274,7 @@ func (p *patched) Release(ctx context.Context, h driver.Hold) error {
 		return err
 	}
 	if err := p.network(ctx); err != nil {
+		p.unsent++
 		return err
 	}
 	return p.release(ctx, h)

@@ -145,7 +145,7 @@ type need struct {
 	fence, floor, downgrade, queue, revocable bool
 	detached, observed                        bool
 	session, ownTTL                           bool // ownTTL: each hold ends by its own TTL, not with a session
-	cut, withdraw, refuses                    bool // Harness.Cut, Harness.Withdraw and Harness.Refuses are set
+	cut, answers, withdraw, refuses           bool // Harness.Cut, LoseAnswers, Withdraw and Refuses are set
 }
 
 func (n need) met(c driver.Caps, h *Harness) bool {
@@ -153,7 +153,7 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
 		(!n.queue || n.queueingIn(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
 		(c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) && (c.Observed || !n.observed) &&
-		(h.Cut != nil || !n.cut) && (h.Withdraw != nil || !n.withdraw) && (h.Refuses != nil || !n.refuses)
+		(h.Cut != nil || !n.cut) && (h.LoseAnswers != nil || !n.answers) && (h.Withdraw != nil || !n.withdraw) && (h.Refuses != nil || !n.refuses)
 }
 
 // queueingIn: all the modes that a promise about the queue is about have one.

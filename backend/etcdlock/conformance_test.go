@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"sync"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
@@ -24,25 +23,15 @@ func TestLongConformanceOnACluster(t *testing.T) {
 
 func conform(t *testing.T, addrs []string, opts Options) {
 	opts.Name, opts.Prefix = "etcd://proxied", "conform/"
-	var proxies sync.Map
+	var proxies faultproxy.Networks
 	drivertest.Run(t, drivertest.Harness{
 		Parallel: 16, // they wait, most of all
 		Open: func(context.Context) (driver.Backend, error) {
 			all := proxiesTo(t, addrs)
 			b := openThrough(t, all, &opts)
-			proxies.Store(b, all)
+			proxies.Add(b, all...)
 			return b, nil
 		},
-		Cut: func(b driver.Backend) func() {
-			all, _ := proxies.Load(b)
-			for _, p := range all.([]*faultproxy.Proxy) {
-				p.Silence()
-			}
-			return func() {
-				for _, p := range all.([]*faultproxy.Proxy) {
-					p.Pass()
-				}
-			}
-		},
+		Cut: proxies.Cut, LoseAnswers: proxies.LoseAnswers,
 	})
 }

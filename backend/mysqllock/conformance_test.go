@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
@@ -24,9 +23,10 @@ func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 func conform(t *testing.T, s Strategy) {
 	t.Helper()
 	u := must.Get(url.Parse(testserver.SharedMariaDB(t).Database(t) + "?create=true&strategy=" + string(s)))(t)
-	var proxies sync.Map
+	var proxies faultproxy.Networks
 	h := drivertest.Harness{
 		Parallel: 4, // while other suites run
+		Except:   exceptions[s],
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, u.Host)
 			proxied := *u
@@ -35,17 +35,16 @@ func conform(t *testing.T, s Strategy) {
 			if err != nil {
 				return nil, err
 			}
-			proxies.Store(b, p)
+			proxies.Add(b, p)
 			return b, nil
 		},
-		Cut: func(b driver.Backend) func() {
-			p, _ := proxies.Load(b)
-			p.(*faultproxy.Proxy).Silence()
-			return p.(*faultproxy.Proxy).Pass
-		},
+		Cut: proxies.Cut, LoseAnswers: proxies.LoseAnswers,
 	}
 	drivertest.Run(t, h)
 }
+
+// exceptions are what is not kept yet: a release whose connection ends takes the lock for lost.
+var exceptions = map[Strategy][]string{Session: {"unanswered/release"}, ForUpdate: {"unanswered/release"}}
 
 func TestConformanceOfRow(t *testing.T) {
 	t.Parallel()
@@ -99,7 +98,8 @@ func TestConformanceWithARefusedUser(t *testing.T) {
 						return strings.NewReplacer("{u}", admin.user, "{d}", admin.database).Replace(text)
 					}
 					return drivertest.Harness{
-						Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, user) },
+						Except: []string{"refused/release"}, // a release that is refused is not marked yet
+						Open:   func(ctx context.Context) (driver.Backend, error) { return Open(ctx, user) },
 						Withdraw: func() (restore func()) {
 							admin.do(fill(w.take), "KILL USER "+admin.user)
 							return func() { admin.do(fill(w.give)) }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -56,7 +55,7 @@ func TestLongConformanceOfAUsersDBOnTheOldest(t *testing.T) {
 // usersDB runs the suite. Each handle connects through a proxy of its own, which can disconnect it.
 func usersDB(t *testing.T, pg *testserver.PostgresServer) {
 	url := hastyAt(t, pg)
-	var ways sync.Map
+	var ways faultproxy.Networks
 	suite(t, drivertest.Harness{
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			way := faultproxy.New(t, pg.Addr())
@@ -67,14 +66,10 @@ func usersDB(t *testing.T, pg *testserver.PostgresServer) {
 			db.SetMaxOpenConns(4)
 			b, err := New(ctx, db, &Options{Create: true, Name: "postgres://proxied"})
 			lent := &borrower{b, func() { db.Close() }}
-			ways.Store(lent, way)
+			ways.Add(lent, way)
 			return lent, err
 		},
-		Cut: func(b driver.Backend) func() {
-			way, _ := ways.Load(b)
-			way.(*faultproxy.Proxy).Silence()
-			return way.(*faultproxy.Proxy).Pass
-		},
+		Cut: ways.Cut, LoseAnswers: ways.LoseAnswers,
 	})
 }
 
@@ -110,22 +105,19 @@ func TestLongConformanceBehindAPooler(t *testing.T) {
 
 // severable returns a harness whose handles each connect through a proxy that can disconnect them.
 func severable(t *testing.T, pg *testserver.PostgresServer, url string) drivertest.Harness {
-	var ways sync.Map
+	var ways faultproxy.Networks
 	return drivertest.Harness{
+		Except: []string{"unanswered/release"}, // of a lock on a connection
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			way := faultproxy.New(t, pg.Addr())
 			b, err := openNamed(ctx, strings.Replace(url, pg.Addr(), way.Addr(), 1))
 			if err != nil {
 				return nil, err
 			}
-			ways.Store(b, way)
+			ways.Add(b, way)
 			return b, nil
 		},
-		Cut: func(b driver.Backend) func() {
-			way, _ := ways.Load(b)
-			way.(*faultproxy.Proxy).Silence()
-			return way.(*faultproxy.Proxy).Pass
-		},
+		Cut: ways.Cut, LoseAnswers: ways.LoseAnswers,
 	}
 }
 
@@ -215,6 +207,7 @@ func TestConformanceWithARefusedUser(t *testing.T) {
 				drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
 					user, withdraw := withdrawable(t, w, params)
 					return drivertest.Harness{
+						Except:   []string{"refused/release"}, // a release that is refused is not marked yet
 						Open:     func(ctx context.Context) (driver.Backend, error) { return Open(ctx, user) },
 						Withdraw: withdraw,
 					}

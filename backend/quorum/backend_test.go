@@ -355,6 +355,49 @@ func (m *scripted) Release(ctx context.Context, h driver.Hold) error {
 	return m.Backend.Release(ctx, h)
 }
 
+// A release that no member received is sent again in the background, so it may end the hold later.
+func TestReleaseIsNeverUnsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		down.Store(true)
+		var members []driver.Backend
+		for _, name := range []string{"a", "b", "c"} {
+			members = append(members, &refusing{memlock.NewStore().Connect(), name, &down})
+		}
+		b := must.Get(quorum.New(members, nil))(t)
+		defer b.Close()
+		r := request(driver.Exclusive)
+		_ = must.Get(b.Acquire(t.Context(), r))(t)
+		if err := b.Release(t.Context(), r.Hold); err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrUnsent) {
+			t.Errorf("Release: %v, and it goes on", err)
+		}
+		synctest.Wait()
+		down.Store(false)
+		time.Sleep(time.Minute)
+		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "Release again")
+	})
+}
+
+// refusing refuses releases while it is down.
+type refusing struct {
+	*memlock.Backend
+	name string
+	down *atomic.Bool
+}
+
+func (m *refusing) Caps() driver.Caps {
+	c := m.Backend.Caps()
+	c.Name = m.name
+	return c
+}
+
+func (m *refusing) Release(ctx context.Context, h driver.Hold) error {
+	if m.down.Load() {
+		return driver.Unsent(errors.New("connection refused"))
+	}
+	return m.Backend.Release(ctx, h)
+}
+
 // An attempt is unsent only if it is unsent at each member. A member without a request gets no
 // release.
 func TestUnsent(t *testing.T) {

@@ -53,6 +53,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if p.yes >= b.majority {
 		return nil
 	}
+	p.unsent = 0 // what a member did not receive is sent again in the background
 	return p.unknownErr("release", h.Name)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -54,6 +55,13 @@ func (n *network) proxy(addr string) *faultproxy.Proxy {
 func (n *network) cut() (restore func()) {
 	n.set(true, func(p *faultproxy.Proxy) { p.Silence() })
 	return func() { n.set(false, (*faultproxy.Proxy).Pass) }
+}
+
+// loseReplies loses the answers on the routes that are there.
+func (n *network) loseReplies() (restore func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return faultproxy.Each(slices.Collect(maps.Values(n.proxies)), (*faultproxy.Proxy).LoseReplies)
 }
 
 func (n *network) set(deaf bool, each func(*faultproxy.Proxy)) {
@@ -137,6 +145,7 @@ func harness(t *testing.T, w way, addrs []string, opts Options, refuses func(str
 	opts.Name = "redis"
 	return drivertest.Harness{
 		KindsApart: opts.Layout == Redisson,
+		Except:     []string{"facts/grant", "facts/held"}, // Inspect knows the fence after the first renewal; without scripts, it does not know when the hold began
 		Open: func(context.Context) (driver.Backend, error) {
 			n := newNetwork(t)
 			b := w.open(t, addrs, opts, n)
@@ -146,6 +155,10 @@ func harness(t *testing.T, w way, addrs []string, opts Options, refuses func(str
 		Cut: func(b driver.Backend) func() {
 			n, _ := networks.Load(b)
 			return n.(*network).cut()
+		},
+		LoseAnswers: func(b driver.Backend) func() {
+			n, _ := networks.Load(b)
+			return n.(*network).loseReplies()
 		},
 		TTL:     500 * time.Millisecond,
 		Refuses: refuses,

@@ -91,7 +91,7 @@ const tooLong = time.Minute
 
 func TestLongRedlockConformance(t *testing.T) {
 	ms := startMasters(t)
-	var networks sync.Map
+	var networks faultproxy.Networks
 	drivertest.Run(t, drivertest.Harness{
 		TTL: 1500 * time.Millisecond,
 		// Some of the suite's names are keys of a semaphore.
@@ -100,21 +100,11 @@ func TestLongRedlockConformance(t *testing.T) {
 			n := ms.network(t)
 			b, err := n.open(ctx, quorum.Options{Name: "redlock", MemberTimeout: 10 * time.Second})
 			if err == nil {
-				networks.Store(b, n)
+				networks.Add(b, n[:]...)
 			}
 			return b, err
 		},
-		Cut: func(b driver.Backend) func() {
-			n, _ := networks.Load(b)
-			for _, p := range n.(network) {
-				p.Silence()
-			}
-			return func() {
-				for _, p := range n.(network) {
-					p.Pass()
-				}
-			}
-		},
+		Cut: networks.Cut, LoseAnswers: networks.LoseAnswers,
 	})
 }
 

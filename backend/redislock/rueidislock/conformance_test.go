@@ -66,6 +66,7 @@ func conform(t *testing.T, o rueidis.ClientOption, opts redislock.Options, url s
 	var networks sync.Map
 	drivertest.Run(t, drivertest.Harness{
 		KindsApart: opts.Layout == redislock.Redisson,
+		Except:     []string{"facts/grant", "facts/held"}, // Inspect knows the fence after the first renewal; without scripts, it does not know when the hold began
 		Open: func(context.Context) (driver.Backend, error) {
 			n := newNetwork(t)
 			c := newClient(t, o, n)
@@ -77,6 +78,10 @@ func conform(t *testing.T, o rueidis.ClientOption, opts redislock.Options, url s
 		Cut: func(b driver.Backend) func() {
 			n, _ := networks.Load(b)
 			return n.(*network).cut()
+		},
+		LoseAnswers: func(b driver.Backend) func() {
+			n, _ := networks.Load(b)
+			return n.(*network).loseReplies()
 		},
 		TTL: 500 * time.Millisecond,
 		Refuses: func(name string) bool {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -63,6 +65,13 @@ func (n *network) before(addr string) *faultproxy.Proxy {
 func (n *network) cut() (restore func()) {
 	n.set(true, (*faultproxy.Proxy).Silence)
 	return func() { n.set(false, (*faultproxy.Proxy).Pass) }
+}
+
+// loseReplies loses the answers on the routes that are there.
+func (n *network) loseReplies() (restore func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return faultproxy.Each(slices.Collect(maps.Values(n.proxies)), (*faultproxy.Proxy).LoseReplies)
 }
 
 func (n *network) set(silent bool, each func(*faultproxy.Proxy)) {

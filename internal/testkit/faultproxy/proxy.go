@@ -45,6 +45,7 @@ type Proxy struct {
 	links       []*link
 	refuses     bool
 	sever       func(*link) bool // which connections are silent; nil: none
+	unanswered  bool             // connections end when an answer comes
 	unreplied   bool             // replicas hear nothing more from their master
 	delay       time.Duration    // of requests
 	loseReply   string           // the answer to the next request with this in it is lost; "": none
@@ -166,6 +167,12 @@ func (p *Proxy) Pass() {
 			}
 		}
 	})
+}
+
+// LoseReplies delivers all requests, and ends each connection when an answer comes, until restore is called.
+func (p *Proxy) LoseReplies() (restore func()) {
+	p.locked(func() { p.unanswered = true })
+	return func() { p.locked(func() { p.unanswered = false }) }
 }
 
 // Delay delays all requests from now on, as retransmissions do: they arrive even if their sender has
@@ -474,8 +481,11 @@ func (l *link) answers() {
 		if err != nil {
 			return
 		}
+		lost := false
 		l.p.locked(func() {
 			switch {
+			case l.p.unanswered:
+				lost = true
 			case l.silent || l.replica && l.p.unreplied || l.answer == replyLost || l.answer == held:
 				n = 0
 			case l.answer == replyTorn:
@@ -483,6 +493,9 @@ func (l *link) answers() {
 				n /= 2
 			}
 		})
+		if lost {
+			return
+		}
 		if n == 0 {
 			continue
 		}
@@ -524,21 +537,35 @@ func (l *link) deliverLate(request []byte, v verdict) {
 	}
 }
 
-// AwaitUnsent makes attempts through a proxy that refuses connections until one fails with
-// driver.ErrUnsent. The first attempts may meet connections that were just lost.
+// AwaitUnsent makes attempts through a proxy that refuses connections until one fails with driver.ErrUnsent. The first may
+// meet connections that were just lost.
 func AwaitUnsent(tb testing.TB, b driver.Backend, request func() driver.Request) {
+	tb.Helper()
+	awaitUnsent(tb, "acquire", func(ctx context.Context) error {
+		_, err := b.Acquire(ctx, request())
+		return err
+	})
+}
+
+// AwaitUnsentRelease is AwaitUnsent for releases.
+func AwaitUnsentRelease(tb testing.TB, b driver.Backend, h driver.Hold) {
+	tb.Helper()
+	awaitUnsent(tb, "release", func(ctx context.Context) error { return b.Release(ctx, h) })
+}
+
+func awaitUnsent(tb testing.TB, call string, try func(context.Context) error) {
 	tb.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		_, err := b.Acquire(ctx, request())
+		err := try(ctx)
 		cancel()
 		switch {
 		case err == nil, errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrLost), driver.Final(err):
-			tb.Fatalf("acquire without a server: %v", err)
+			tb.Fatalf("%s without a server: %v", call, err)
 		case errors.Is(err, driver.ErrUnsent):
 			return
 		case time.Now().After(end):
-			tb.Fatalf("the last attempt without a server: %v", err)
+			tb.Fatalf("the last %s without a server: %v", call, err)
 		}
 	}
 }
