@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -19,7 +20,7 @@ const (
 	firstPause  = 20 * time.Millisecond // after an unknown answer, doubling to maxWait
 )
 
-var errBehindWriter = invalid("the caller holds it for reading, by its context, and a writer waits for that, so that the caller would wait for itself; make the lock Reentrant, or pass a context from outside")
+var errBehindOther = invalid("the caller holds it already, by its context, and one that wants it alone waits for that, so that the caller would wait for itself; make a read lock Reentrant, take all permits at once, or pass a context from outside")
 
 var errLate = errors.New("the grant arrived after its own end")
 
@@ -35,10 +36,11 @@ type contender struct {
 	ctx            context.Context
 	start          instant
 	once           bool   // one attempt, beside the queue
-	nested         *Lease // by which the caller holds it for reading: a refusal is by a writer that waits for the caller
+	nested         *Lease // by which the caller holds it for reading, or has a permit of it, and wants another
 	waitingEmitted bool   // the observer was notified of the wait
 	told           string // the last error that the observer was told of; empty once there was an answer
-	unwatch        bool   // the backend has no watch
+	toldAt         instant
+	unwatch        bool // the backend has no watch
 	round          int
 }
 
@@ -72,6 +74,9 @@ func (c *contender) emitWaiting(undo func()) {
 	}
 }
 
+// tellAgain is when the observer is told again that there still is no answer: silence would mean that the store is well.
+const tellAgain = 30 * time.Second
+
 // emitUnanswered reports that the last attempt had no answer.
 func (c *contender) emitUnanswered() {
 	if c.last == nil || errors.Is(c.last, ErrHeld) {
@@ -82,10 +87,10 @@ func (c *contender) emitUnanswered() {
 	if report != nil {
 		text = c.last.Error()
 	}
-	if text == c.told {
+	if text == c.told && c.env.now()-c.toldAt < tellAgain {
 		return
 	}
-	c.told = text
+	c.told, c.toldAt = text, c.env.now()
 	e := c.event()
 	e.Op, e.Err = c.op, c.last
 	emit(report, e, c.pass)
@@ -137,8 +142,8 @@ func (c *contender) contend() (*Lease, error) {
 		if c.once {
 			return nil, c.giveUp(fail(c.op, c.s.name, err))
 		}
-		if c.nested != nil && errors.Is(err, ErrHeld) && c.nested.Err() == nil {
-			return nil, c.giveUp(fail(c.op, c.s.name, errBehindWriter))
+		if c.nested != nil && errors.Is(err, ErrHeld) && c.waitsForItself() {
+			return nil, c.giveUp(fail(c.op, c.s.name, errBehindOther))
 		}
 		c.emitWaiting(c.pass)
 		c.emitUnanswered()
@@ -215,7 +220,26 @@ func (c *contender) ttl() time.Duration {
 
 // takesPlace reports whether a refused attempt leaves a place in the queue of the backend.
 func (c *contender) takesPlace() bool {
-	return c.s.queued && !c.once && c.nested == nil
+	return c.s.queued && !c.once && (c.nested == nil || c.s.mode == Counted)
+}
+
+// waitsForItself reports whether a refused caller that holds the lock already waits for one that waits for it: a reader waits
+// for nobody but a writer, and a permit may be in the way of another kind in the queue.
+func (c *contender) waitsForItself() bool {
+	if c.s.mode == Read {
+		return c.nested.Err() == nil
+	}
+	i, ok := c.env.backend.(driver.Inspector)
+	if !ok {
+		return false
+	}
+	ctx := c.env.calls.context(c.ctx, c.s.terms.CallTimeout)
+	defer ctx.End()
+	info, err := i.Inspect(ctx, c.s.name)
+	if end := slices.IndexFunc(info.Waiters, func(w driver.Holder) bool { return w.Owner == c.owner }); end >= 0 {
+		info.Waiters = info.Waiters[:end]
+	}
+	return err == nil && c.nested.Err() == nil && slices.ContainsFunc(info.Waiters, func(w driver.Holder) bool { return w.Mode != Counted })
 }
 
 // granted makes the lease and ends the role, unless the grant came too late.

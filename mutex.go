@@ -175,7 +175,7 @@ func (l lock) check(ctx context.Context, op string) error {
 }
 
 // waitsForItself refuses to wait for a lock that the caller holds by outer and those around it: only the caller could end
-// such a wait. nested is the lease of a caller that holds it for reading, and wants that again: then it waits for
+// such a wait. nested is the lease of a caller that holds it for reading, or has a permit, and wants that again: then it waits for
 // itself if a writer is ahead.
 func (l lock) waitsForItself(outer *Lease) (nested *Lease, err error) {
 	permits := 0
@@ -193,7 +193,7 @@ func (l lock) waitsForItself(outer *Lease) (nested *Lease, err error) {
 			if outer.h != counted { // not re-entered
 				counted, permits = outer.h, permits+1
 			}
-			if permits < l.s.limit {
+			if nested = outer; permits < l.s.limit {
 				continue
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
@@ -47,6 +48,51 @@ func TestSemaphore(t *testing.T) {
 		synctest.Wait()
 		allFree(t, store)
 	})
+}
+
+// A caller with one of two permits that asks for the other waits for who has that, but not behind another kind of lock, which
+// waits for both: it would wait for itself.
+func TestWaitForAPermitBehindAnotherKind(t *testing.T) {
+	kinds := map[string]func(*distlock.Client) (*distlock.Lease, error){
+		"mutex":  func(c *distlock.Client) (*distlock.Lease, error) { return c.Mutex("s").Lock(context.Background()) },
+		"writer": func(c *distlock.Client) (*distlock.Lease, error) { return c.RWMutex("s").Lock(context.Background()) },
+		"permit": func(c *distlock.Client) (*distlock.Lease, error) {
+			return c.Semaphore("s", 2).Acquire(context.Background())
+		},
+	}
+	for kind, lock := range kinds {
+		for where, others := range map[string]func(t *testing.T, own *distlock.Client, store *memlock.Store) *distlock.Client{
+			"this client": func(_ *testing.T, own *distlock.Client, _ *memlock.Store) *distlock.Client { return own },
+			"another process": func(t *testing.T, _ *distlock.Client, s *memlock.Store) *distlock.Client {
+				return client(t, s.Connect(), nil)
+			},
+		} {
+			t.Run(kind+" of "+where, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := memlock.NewStore()
+					c := client(t, store.Connect(), nil)
+					one := must.Get(c.Semaphore("s", 2).Acquire(t.Context()))(t)
+					other := must.Get(client(t, store.Connect(), nil).Semaphore("s", 2).Acquire(t.Context()))(t)
+					waits := make(chan struct{})
+					go func() {
+						defer close(waits)
+						mustUnlock(t, must.Get(lock(others(t, c, store)))(t))
+					}()
+					synctest.Wait()
+					time.AfterFunc(time.Second, func() { mustUnlock(t, other) })
+					two, err := c.Semaphore("s", 2).Acquire(one.Context())
+					if kind == "permit" {
+						expect.OK(t, err, "the second permit")
+						mustUnlock(t, two)
+					} else {
+						expect.Be(t, err, distlock.ErrInvalid, "the second permit")
+					}
+					mustUnlock(t, one)
+					<-waits
+				})
+			})
+		}
+	}
 }
 
 // A caller that has all permits would wait for itself.
