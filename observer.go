@@ -26,7 +26,7 @@ type Observer struct {
 	// Unanswered is called when the backend could not be reached, refused the login or a right, or gave no answer otherwise
 	// (Err), and the client tries again: with Op "renew" for each such renewal, which is retried until the lease's deadline
 	// (Left); with Op "release" for a release in the background; with the call's own Op, such as "lock", for a wait (Waited).
-	// The latter two are reported when the error has another text than the last one.
+	// The latter two are reported when the error has another text than the last one, and for a wait also every 30 s.
 	Unanswered func(Event)
 
 	Asked      func(Event) // another program asked for the release of a lease that is Revocable: Held

@@ -144,3 +144,19 @@ func TestRefusedForAWhile(t *testing.T) {
 		})
 	}
 }
+
+// Who watches a wait is told at least each half minute or so that there still is no answer, and not each time.
+func TestOutageIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u, r := unanswered{}, newRig()
+		c := client(t, r, &distlock.Options{Observer: u.observer()})
+		r.refuse(errLogin)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		lead := func(context.Context) error { return nil }
+		expect.Be(t, c.Election("x").Lead(ctx, lead), context.DeadlineExceeded, "Lead")
+		if n := len(u.ops); n < 110 || n > 120 {
+			t.Errorf("told %d times in an hour", n)
+		}
+	})
+}

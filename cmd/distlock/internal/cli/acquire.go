@@ -40,6 +40,7 @@ type acquirer struct {
 func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error) {
 	began := time.Now()
 	n := newNotice(a.err, o.quiet, func(s string) string { return scrub(s, a.secrets) })
+	n.fresh += o.ttl
 	if o.verb == "elect" {
 		n.next = time.Hour // that another process leads for long is no news
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -149,6 +150,59 @@ func TestReportsOffTheTerminal(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A standby says little while another leads, and that there is no answer for as long as there is none. A lock that is held and
+// that the store does not show is no outage.
+func TestReportsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &outage{Backend: memlock.New()}
+		_ = must.Get(b.Acquire(t.Context(), driver.Request{Hold: driver.Hold{Name: "door", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 24 * time.Hour}}))(t)
+		var w bytes.Buffer
+		n := newNotice(&w, false, func(s string) string { return s })
+		n.next = time.Hour // as for an election
+		c := must.Get(distlock.New(b, &distlock.Options{Observer: n.observer()}))(t)
+		defer c.Close()
+		n.client = c
+		ctx, cancel := context.WithCancel(t.Context())
+		go c.Mutex("door").Lock(ctx)
+		stop := n.start(ctx, nil)
+		said := func(after time.Duration, least, most int, want string) {
+			t.Helper()
+			w.Reset() // the notice sleeps
+			time.Sleep(after)
+			synctest.Wait()
+			if lines := strings.Count(w.String(), "\n"); lines < least || lines > most || lines != strings.Count(w.String(), want) {
+				t.Errorf("%d lines in %v; want %d to %d with %q: %s", lines, after, least, most, want, w.String())
+			}
+		}
+		said(10*time.Minute, 1, 1, `waiting for "door" (`)
+		b.down.Store(true)
+		said(time.Minute, 1, 3, "no answer: ")
+		said(time.Hour, 115, 121, "no answer: connection refused")
+		b.down.Store(false)
+		time.Sleep(2 * time.Minute)
+		said(10*time.Minute, 0, 1, `waiting for "door" (`)
+		cancel()
+		stop()
+	})
+}
+
+// outage is a store of locks that it does not show, and which is down now and then.
+type outage struct {
+	*memlock.Backend
+	down atomic.Bool
+}
+
+func (o *outage) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if o.down.Load() {
+		return driver.Grant{}, errors.New("connection refused")
+	}
+	return o.Backend.Acquire(ctx, r)
+}
+
+func (o *outage) Inspect(context.Context, string) (driver.Info, error) {
+	return driver.Info{}, driver.ErrUnsupported
 }
 
 // A wait for an unreachable server is reported with its error, without the password.

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -194,10 +195,17 @@ type notice struct {
 	progress
 	client *distlock.Client // nil while the server can't be reached
 	quiet  bool
-	next   time.Duration          // between lines without a terminal
-	name   atomic.Pointer[string] // of the lock that the run waits for
-	last   atomic.Pointer[error]  // the last attempt that got no answer, and why
-	hide   func(string) string    // removes secrets
+	next   time.Duration              // between lines without a terminal, while there are answers
+	fresh  time.Duration              // until then an attempt without an answer says that there still is none
+	name   atomic.Pointer[string]     // of the lock that the run waits for
+	last   atomic.Pointer[unanswered] // the last attempt that got no answer
+	hide   func(string) string        // removes secrets
+}
+
+// unanswered is an attempt that got no answer.
+type unanswered struct {
+	why error
+	at  time.Time
 }
 
 // The pauses before the first line and between later ones, without a terminal.
@@ -207,7 +215,7 @@ const (
 )
 
 func newNotice(w io.Writer, quiet bool, hide func(string) string) *notice {
-	return &notice{progress: newProgress(w), quiet: quiet, hide: hide, next: nextReports}
+	return &notice{progress: newProgress(w), quiet: quiet, hide: hide, next: nextReports, fresh: 2 * nextReports}
 }
 
 // observer records which lock the run waits for, and why an attempt got no answer.
@@ -216,7 +224,7 @@ func (n *notice) observer() *distlock.Observer {
 		Waiting: func(e distlock.Event) { n.name.Store(&e.Name) },
 		Unanswered: func(e distlock.Event) {
 			if e.Op != "renew" {
-				n.last.Store(&e.Err)
+				n.last.Store(&unanswered{e.Err, time.Now()})
 			}
 		},
 	}
@@ -242,12 +250,17 @@ func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
 
 // report writes lines until ctx ends.
 func (n *notice) report(ctx context.Context, unreachable error) {
-	began, pause, next := time.Now(), firstReport, n.next
+	began, pause, next := time.Now(), firstReport, min(n.next, nextReports)
 	if n.size != nil {
 		defer n.clear()
 		pause, next = 50*time.Millisecond, time.Second
 	}
+	said := began.Add(-n.next)
 	for ; wait.Sleep(ctx, pause) == nil; pause = next {
+		if n.size == nil && unreachable == nil && time.Since(said) < n.next && n.silence() == nil {
+			continue
+		}
+		said = time.Now()
 		switch line := n.line(ctx, unreachable, time.Since(began)); {
 		case line == "" || ctx.Err() != nil:
 		case n.size != nil:
@@ -256,6 +269,14 @@ func (n *notice) report(ctx context.Context, unreachable error) {
 			fmt.Fprintln(n.w, line)
 		}
 	}
+}
+
+// silence returns why there is no answer at present; nil if there is one.
+func (n *notice) silence() error {
+	if last := n.last.Load(); last != nil && time.Since(last.at) < n.fresh {
+		return last.why
+	}
+	return nil
 }
 
 // line describes the wait; it is empty if there is none.
@@ -277,13 +298,13 @@ func (n *notice) holders(ctx context.Context, name string) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	info, err := n.client.Inspect(ctx, name)
-	last := n.last.Load()
+	silence := n.silence()
 	switch {
 	case len(info.Holders) > 0:
 		return ", " + plain(describe(info.Holders))
-	case last != nil:
-		return "; no answer: " + plain(n.hide(reason(*last)))
-	case err != nil && ctx.Err() == nil:
+	case silence != nil:
+		return "; no answer: " + plain(n.hide(reason(silence)))
+	case err != nil && !errors.Is(err, distlock.ErrUnsupported) && ctx.Err() == nil: // some locks are not shown, but answered
 		return "; no answer: " + plain(n.hide(reason(err)))
 	}
 	return ""
