@@ -31,7 +31,7 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Exclusive, "redis.call('DEL', KEYS[1], KEYS[2])", "if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 1 end redis.call('DEL', KEYS[1], KEYS[2])"},
 	}},
 	"a permit that is asked for again counts twice": {kind: javaSemaphore, edits: []edit{
-		{driver.Counted, "if not again then", "if true then"},
+		{driver.Counted, "if call('ZADD', KEYS[3], last, ARGV[1]) == 1 then", "if call('ZADD', KEYS[3], last, ARGV[1]) then"},
 	}},
 	"an owner is kept out by its own permit": {kind: semaphore, edits: []edit{
 		{driver.Counted, "local id = seen and regrant(seen)", "local id"},
@@ -56,26 +56,26 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Read, "if kind == 'r' and string.sub(value, 1, 37)", "if false and string.sub(value, 1, 37)"},
 	}},
 	"the first of Java's readers to leave takes the others along": {kind: javaReadWrite, edits: []edit{
-		{driver.Write, "if call('HLEN', KEYS[1]) > 1 then", "if false then"},
-		{driver.Read, "if call('HLEN', KEYS[1]) > 1 then", "if false then"},
+		{driver.Write, "if others then", "if false then"},
+		{driver.Read, "if others then", "if false then"},
 	}},
 	"the first reader to leave takes the others along": {kind: readWrite, edits: []edit{
-		{driver.Write, "if not last or", "if true or"},
-		{driver.Read, "if not last or", "if true or"},
+		{driver.Write, "if others == 0 then", "if true then"},
+		{driver.Read, "if others == 0 then", "if true then"},
 	}},
 	"the last reader leaves the lock behind": {kind: readWrite, edits: []edit{
 		{driver.Write, "redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])", ""},
 		{driver.Read, "redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])", ""},
 	}},
 	"what an ended hold wrote for Inspect stays": {kind: javaReadWrite, edits: []edit{
-		{driver.Write, "call('DEL', KEYS[2])", ""},
-		{driver.Read, "call('DEL', KEYS[2])", ""},
+		{driver.Write, "call('DEL', KEYS[1], KEYS[2], KEYS[3])", "call('DEL', KEYS[1], KEYS[3])"},
+		{driver.Read, "call('DEL', KEYS[1], KEYS[2], KEYS[3])", "call('DEL', KEYS[1], KEYS[3])"},
 	}},
 	"an attempt passes the first place": {kind: fairMutex, edits: []edit{
 		{driver.Exclusive, "if admits(place, held, room, first) then", "if not held then"},
 	}},
 	"who asks again goes to the end of the queue": {kind: fairMutex, edits: []edit{
-		{driver.Exclusive, "if not ends then\n    redis.call('RPUSH'", "redis.call('LREM', queue, 0, who)\n  if true then\n    redis.call('RPUSH'"},
+		{driver.Exclusive, "if ends then\n    return\n  end", "redis.call('LREM', queue, 0, who)"},
 	}},
 	"who gives up keeps its place in the queue": {kind: fairMutex, edits: []edit{
 		{driver.Exclusive, "      leave(who)\n      wake", "      wake"},

@@ -20,20 +20,28 @@ local function score(who, before, waited, ttl, now)
 end
 
 -- enqueue gives who the last ticket, or extends the ticket that it has. The keys end with
--- the last ticket, except Java's two: its tickets last longer than their scores say.
+-- the last ticket, except Java's two: its tickets last longer than their scores say. The first command is the one that
+-- lets ours end: the server may refuse any, and what was done before stays.
 local function enqueue(who, first, ttl, now)
   local ends = first and redis.call('ZSCORE', tickets, who)
   local before = first and first ~= who and redis.call('LINDEX', queue, -1)
-  if not ends and not redis.call('ZSCORE', scores, who) then
-    redis.call('RPUSH', queue, who)
-  end
+  local stands = ends or redis.call('ZSCORE', scores, who)
   -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
   -- one for longer.
   local last = math.max(ttl + 1, (ends or 0) - now)
+  local life = math.max(last, redis.call('PTTL', tickets))
+  redis.call('PEXPIRE', tickets, life)
   redis.call('ZADD', tickets, now + last, who)
+  redis.call('PEXPIRE', tickets, life)
   last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
-  if not first or redis.call('PTTL', tickets) < last then
+  if last > life then
     redis.call('PEXPIRE', tickets, last)
+  end
+  local pushed = not stands and redis.pcall('RPUSH', queue, who)
+  if type(pushed) == 'table' then
+    redis.call('ZREM', tickets, who) -- or else it would pass for a ticket
+    redis.call('ZREM', scores, who)
+    error(pushed.err)
   end
 end
 

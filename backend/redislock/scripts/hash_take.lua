@@ -27,6 +27,7 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   end
 end
 local id = fence(KEYS[#KEYS])
+call('PEXPIRE', KEYS[1], ttl) -- also first: if that is refused, no key stays without an end
 call('HSET', KEYS[1], ARGV[1], 1)
 call('PEXPIRE', KEYS[1], ttl)
 remember(KEYS[2], ARGV[3], id, ttl, again)

@@ -12,8 +12,13 @@ end
 free = free and tonumber(free)
 
 local t, from = now()
-local back = call('ZREMRANGEBYSCORE', KEYS[3], 0, t)
-local held = call('ZCARD', KEYS[3])
+-- What changes the permits tries first whether it may change the counter, or else a permit would be lost.
+local back = call('ZCOUNT', KEYS[3], 0, t)
+local held = call('ZCARD', KEYS[3]) - back
+if back > 0 and free then
+  call('INCRBY', KEYS[1], 0)
+end
+call('ZREMRANGEBYSCORE', KEYS[3], 0, t)
 if back > 0 and free then
   free = call('INCRBY', KEYS[1], back)
   if free > 0 then
@@ -33,16 +38,14 @@ if not again and limit - held < 1 then
 end
 
 local id = fence(KEYS[4])
-if not again then
-  held = held + 1
-end
-if free then
-  call('INCRBY', KEYS[1], limit - held - free)
-else
+if not free then
   call('SET', KEYS[1], limit - held)
 end
+call('INCRBY', KEYS[1], 0)
 local last = math.max(from + ARGV[2], again or 0)
-call('ZADD', KEYS[3], last, ARGV[1])
+if call('ZADD', KEYS[3], last, ARGV[1]) == 1 then
+  call('INCRBY', KEYS[1], -1)
+end
 if free and ends >= 0 then -- it was made to end
   together(KEYS[1], KEYS[3], last)
 end

@@ -13,9 +13,9 @@ end
 
 -- leave ends a ticket and reports whether there was one.
 local function leave(who)
-  local ours = redis.call('ZREM', tickets, who)
+  local left = redis.call('LREM', queue, 1, who) + redis.call('ZREM', tickets, who)
   redis.call('ZREM', scores, who)
-  return redis.call('LREM', queue, 1, who) + ours > 0
+  return left > 0
 end
 
 -- scored returns when Java's rule ends a ticket. Without a score Java would never drop the

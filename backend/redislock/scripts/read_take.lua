@@ -19,14 +19,18 @@ local ttl = ARGV[2]
 if seen[2] or seen[3] then
   ttl = math.max(ttl, seen[3] and left or call('PTTL', KEYS[3]))
 end
+-- What may be refused without harm comes first: the other readers enter at the HSET, and what it makes ends.
+call('SET', KEYS[3], 1, 'PX', ttl)
+local life = math.max(ttl, left)
+call('PEXPIRE', KEYS[1], life)
 if seen[3] then
-  -- Downgrade: other readers may enter from now on.
-  call('HDEL', KEYS[1], writer)
+  call('HDEL', KEYS[1], '') -- which is never there
 end
 call('HSET', KEYS[1], 'mode', 'read', ARGV[1], 1)
-call('SET', KEYS[3], 1, 'PX', ttl)
-if left < tonumber(ttl) then
-  call('PEXPIRE', KEYS[1], ttl)
+if seen[3] then
+  call('HDEL', KEYS[1], writer) -- downgrade
+elseif left == -2 then
+  call('PEXPIRE', KEYS[1], life)
 end
 remember(KEYS[2], ARGV[3], id, ttl, seen[2] or seen[3])
 if seen[3] then

@@ -14,19 +14,23 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
 -- grant adds a holder, or lets one hold on that held until an end. first is its first fence.
+--
+-- A server may refuse any command, and what was done before stays. So the first one that may be refused is the one that
+-- lets keys end, and the marker comes last: without it nothing is held, and a writer holds on.
 local function grant(value, ends, first)
   local id = fence(KEYS[6])
   ends = math.max(t[1] * 1000 + math.ceil(t[2] / 1000) + ARGV[2], ends or 0)
   if value ~= marker then
     redis.call('DEL', holders, notes) -- of a name that was deleted
-    redis.call('SET', KEYS[1], marker)
   end
+  local last = math.max(ends, redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2] or 0)
+  redis.call('PEXPIREAT', KEYS[1], last)
   redis.call('ZADD', holders, ends, owner)
+  redis.call('PEXPIREAT', holders, last)
   redis.call('HSET', notes, owner, string.sub(ARGV[1], 38) .. id .. (first and ',' .. first or ''))
-  if tonumber(redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]) == ends then
-    for at = 1, 3 do
-      redis.call('PEXPIREAT', KEYS[at], ends)
-    end
+  redis.call('PEXPIREAT', notes, last)
+  if value ~= marker then
+    redis.call('SET', KEYS[1], marker, 'PXAT', last)
   end
   return id
 end

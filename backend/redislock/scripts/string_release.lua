@@ -9,21 +9,21 @@ local kind, room = sharing(value)
 local ends = room and room > 0 and #KEYS == 5 and ask('ZSCORE', KEYS[2], ARGV[1])
 local now = clock()
 if ends and tonumber(ends) > now then -- its owner may have a place behind one that has ended
-  redis.call('ZREM', KEYS[2], ARGV[1])
-  redis.call('HDEL', KEYS[3], ARGV[1])
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
-  if not last or tonumber(last) <= now then
+  local others = redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') - 1
+  if others == 0 then
     redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
     wake(ARGV[2])
-  else
-    if tonumber(ends) > tonumber(last) then
-      for at = 1, 3 do
-        redis.call('PEXPIREAT', KEYS[at], last)
-      end
-    end
-    if kind ~= 'r' then
-      wake(ARGV[2], kind, room - redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf'))
-    end
+    return 1
+  end
+  local last = redis.call('ZRANGE', KEYS[2], -2, -1, 'WITHSCORES') -- of others: the one before ours, if ours is the last
+  last = last[3] == ARGV[1] and last[2] or last[4]
+  for at = 1, 3 do
+    redis.call('PEXPIREAT', KEYS[at], last)
+  end
+  redis.call('HDEL', KEYS[3], ARGV[1])
+  redis.call('ZREM', KEYS[2], ARGV[1]) -- last: if anything is refused, it is done when the release is repeated
+  if kind ~= 'r' then
+    wake(ARGV[2], kind, room - others)
   end
   return 1
 end

@@ -19,9 +19,10 @@ if there == 0 then
   return grant()
 end
 if there == 1 and ARGV[3] == '1' and redis.call('LINDEX', queue, 0) == place then -- so nothing is held
+  local id = grant() -- first: if it is refused, the place stays
   redis.call('LREM', queue, 1, place)
   redis.call('ZREM', tickets, place)
-  return grant()
+  return id
 end
 
 -- regrant lets the holder hold on, under a greater fence. A hold that was taken without a script has minus its TTL

@@ -102,9 +102,9 @@ end
 
 -- leave ends a ticket and reports whether there was one.
 local function leave(who)
-  local ours = redis.call('ZREM', tickets, who)
+  local left = redis.call('LREM', queue, 1, who) + redis.call('ZREM', tickets, who)
   redis.call('ZREM', scores, who)
-  return redis.call('LREM', queue, 1, who) + ours > 0
+  return left > 0
 end
 
 -- scored returns when Java's rule ends a ticket. Without a score Java would never drop the
@@ -162,20 +162,28 @@ local function score(who, before, waited, ttl, now)
 end
 
 -- enqueue gives who the last ticket, or extends the ticket that it has. The keys end with
--- the last ticket, except Java's two: its tickets last longer than their scores say.
+-- the last ticket, except Java's two: its tickets last longer than their scores say. The first command is the one that
+-- lets ours end: the server may refuse any, and what was done before stays.
 local function enqueue(who, first, ttl, now)
   local ends = first and redis.call('ZSCORE', tickets, who)
   local before = first and first ~= who and redis.call('LINDEX', queue, -1)
-  if not ends and not redis.call('ZSCORE', scores, who) then
-    redis.call('RPUSH', queue, who)
-  end
+  local stands = ends or redis.call('ZSCORE', scores, who)
   -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
   -- one for longer.
   local last = math.max(ttl + 1, (ends or 0) - now)
+  local life = math.max(last, redis.call('PTTL', tickets))
+  redis.call('PEXPIRE', tickets, life)
   redis.call('ZADD', tickets, now + last, who)
+  redis.call('PEXPIRE', tickets, life)
   last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
-  if not first or redis.call('PTTL', tickets) < last then
+  if last > life then
     redis.call('PEXPIRE', tickets, last)
+  end
+  local pushed = not stands and redis.pcall('RPUSH', queue, who)
+  if type(pushed) == 'table' then
+    redis.call('ZREM', tickets, who) -- or else it would pass for a ticket
+    redis.call('ZREM', scores, who)
+    error(pushed.err)
   end
 end
 
@@ -248,6 +256,7 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   end
 end
 local id = fence(KEYS[#KEYS])
+call('PEXPIRE', KEYS[1], ttl) -- also first: if that is refused, no key stays without an end
 call('HSET', KEYS[1], ARGV[1], 1)
 call('PEXPIRE', KEYS[1], ttl)
 remember(KEYS[2], ARGV[3], id, ttl, again)

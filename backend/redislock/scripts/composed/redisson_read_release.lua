@@ -47,12 +47,11 @@ local seen = ask('HMGET', KEYS[1], 'mode', ARGV[1], writer)
 if not seen or not seen[1] or not (seen[2] or seen[3]) then
   return lost(KEYS[1])
 end
-local reading = call('DEL', KEYS[3])
-call('DEL', KEYS[2])
-call('HDEL', KEYS[1], ARGV[1], writer)
-local held = (seen[3] or reading == 1) and 1 or 0
-
-if call('HLEN', KEYS[1]) > 1 then
+local held = (seen[3] or call('EXISTS', KEYS[3]) == 1) and 1 or 0
+local others = call('HLEN', KEYS[1]) - (seen[2] and 1 or 0) - (seen[3] and 1 or 0) > 1
+if others then
+  call('HDEL', KEYS[1], ARGV[1], writer)
+  call('DEL', KEYS[2], KEYS[3])
   if seen[1] == 'write' and not seen[3] then
     return held -- a reader of old; the writer goes on
   end
@@ -62,6 +61,6 @@ if call('HLEN', KEYS[1]) > 1 then
     return held
   end
 end
-call('DEL', KEYS[1])
+call('DEL', KEYS[1], KEYS[2], KEYS[3])
 publish(ARGV[2], seen[3] and '1' or '0')
 return held

@@ -50,9 +50,10 @@ if there == 0 then
   return grant()
 end
 if there == 1 and ARGV[3] == '1' and redis.call('LINDEX', queue, 0) == place then -- so nothing is held
+  local id = grant() -- first: if it is refused, the place stays
   redis.call('LREM', queue, 1, place)
   redis.call('ZREM', tickets, place)
-  return grant()
+  return id
 end
 
 -- regrant lets the holder hold on, under a greater fence. A hold that was taken without a script has minus its TTL
@@ -262,21 +263,26 @@ local function admits(who, held, room, first)
   end
 end
 
--- enqueue gives who the last place, or extends the place that it has. The keys end with the last place.
+-- enqueue gives who the last place, or extends the place that it has. The keys end with the last place. The first command
+-- is the one that lets them end: the server may refuse any, and what was done before stays.
 local function enqueue(who, first, ttl, now)
   local ends = first and redis.call('ZSCORE', tickets, who)
-  if not ends then
-    redis.call('RPUSH', queue, who)
-  end
   -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
   -- one for longer.
   local last = math.max(ttl + 1, (ends or 0) - now)
+  local life = math.max(last, redis.call('PTTL', queue), redis.call('PTTL', tickets))
+  redis.call('PEXPIRE', queue, life)
   redis.call('ZADD', tickets, now + last, who)
-  for _, key in ipairs({queue, tickets}) do
-    if not first or redis.call('PTTL', key) < last then
-      redis.call('PEXPIRE', key, last)
-    end
+  redis.call('PEXPIRE', tickets, life)
+  if ends then
+    return
   end
+  local pushed = redis.pcall('RPUSH', queue, who)
+  if type(pushed) == 'table' then
+    redis.call('ZREM', tickets, who) -- or else it would pass for a place
+    error(pushed.err)
+  end
+  redis.call('PEXPIRE', queue, life)
 end
 
 -- other is what who would be called on the other side of a read/write lock: an Owner has one place.
@@ -288,8 +294,8 @@ local function switch(who, first)
   if not ends then
     return first
   end
-  redis.call('LINSERT', queue, 'BEFORE', other, who)
   redis.call('ZADD', tickets, ends, who)
+  redis.call('LINSERT', queue, 'BEFORE', other, who)
   leave(other)
   return first == other and who or first
 end
@@ -348,8 +354,8 @@ if limited and limited ~= kind then
   return redis.error_reply('INVALID this semaphore has ' .. string.sub(limited, 2) .. ' permits')
 end
 if admits(place, held, room, first) then
+  id = grant(value) -- first: if it is refused, the place stays
   local queued = leave(place)
-  id = grant(value)
   local more = queued and kind ~= 'x' and redis.call('LLEN', queue)
   if more == 0 then
     publish(ARGV[5], '0') -- one without a place may follow

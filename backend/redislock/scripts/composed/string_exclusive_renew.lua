@@ -88,11 +88,10 @@ return batch(function(at, owner, ttl, id)
   if not value or string.sub(value, 1, 37) ~= owner .. ' ' then
     return false
   end
+  local kept = lengthen(KEYS[at], ttl) -- first: Redis without memory refuses SET unless the script has written
   local last = id ~= '' and string.find(value, ' -', 38, true)
-  if not last then
-    return lengthen(KEYS[at], ttl)
+  if last then
+    call('SET', KEYS[at], string.sub(value, 1, last) .. id .. (string.sub(value, -1) == 'w' and 'w' or ''), 'KEEPTTL')
   end
-  local left = call('PTTL', KEYS[at])
-  call('SET', KEYS[at], string.sub(value, 1, last) .. id .. string.match(value, 'w?$'), 'PX', math.max(ttl, left))
-  return true
+  return kept
 end, 3)

@@ -45,19 +45,23 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
 -- grant adds a holder, or lets one hold on that held until an end. first is its first fence.
+--
+-- A server may refuse any command, and what was done before stays. So the first one that may be refused is the one that
+-- lets keys end, and the marker comes last: without it nothing is held, and a writer holds on.
 local function grant(value, ends, first)
   local id = fence(KEYS[6])
   ends = math.max(t[1] * 1000 + math.ceil(t[2] / 1000) + ARGV[2], ends or 0)
   if value ~= marker then
     redis.call('DEL', holders, notes) -- of a name that was deleted
-    redis.call('SET', KEYS[1], marker)
   end
+  local last = math.max(ends, redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2] or 0)
+  redis.call('PEXPIREAT', KEYS[1], last)
   redis.call('ZADD', holders, ends, owner)
+  redis.call('PEXPIREAT', holders, last)
   redis.call('HSET', notes, owner, string.sub(ARGV[1], 38) .. id .. (first and ',' .. first or ''))
-  if tonumber(redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]) == ends then
-    for at = 1, 3 do
-      redis.call('PEXPIREAT', KEYS[at], ends)
-    end
+  redis.call('PEXPIREAT', notes, last)
+  if value ~= marker then
+    redis.call('SET', KEYS[1], marker, 'PXAT', last)
   end
   return id
 end
@@ -290,21 +294,26 @@ local function admits(who, held, room, first)
   end
 end
 
--- enqueue gives who the last place, or extends the place that it has. The keys end with the last place.
+-- enqueue gives who the last place, or extends the place that it has. The keys end with the last place. The first command
+-- is the one that lets them end: the server may refuse any, and what was done before stays.
 local function enqueue(who, first, ttl, now)
   local ends = first and redis.call('ZSCORE', tickets, who)
-  if not ends then
-    redis.call('RPUSH', queue, who)
-  end
   -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
   -- one for longer.
   local last = math.max(ttl + 1, (ends or 0) - now)
+  local life = math.max(last, redis.call('PTTL', queue), redis.call('PTTL', tickets))
+  redis.call('PEXPIRE', queue, life)
   redis.call('ZADD', tickets, now + last, who)
-  for _, key in ipairs({queue, tickets}) do
-    if not first or redis.call('PTTL', key) < last then
-      redis.call('PEXPIRE', key, last)
-    end
+  redis.call('PEXPIRE', tickets, life)
+  if ends then
+    return
   end
+  local pushed = redis.pcall('RPUSH', queue, who)
+  if type(pushed) == 'table' then
+    redis.call('ZREM', tickets, who) -- or else it would pass for a place
+    error(pushed.err)
+  end
+  redis.call('PEXPIRE', queue, life)
 end
 
 -- other is what who would be called on the other side of a read/write lock: an Owner has one place.
@@ -316,8 +325,8 @@ local function switch(who, first)
   if not ends then
     return first
   end
-  redis.call('LINSERT', queue, 'BEFORE', other, who)
   redis.call('ZADD', tickets, ends, who)
+  redis.call('LINSERT', queue, 'BEFORE', other, who)
   leave(other)
   return first == other and who or first
 end
@@ -376,8 +385,8 @@ if limited and limited ~= kind then
   return redis.error_reply('INVALID this semaphore has ' .. string.sub(limited, 2) .. ' permits')
 end
 if admits(place, held, room, first) then
+  id = grant(value) -- first: if it is refused, the place stays
   local queued = leave(place)
-  id = grant(value)
   local more = queued and kind ~= 'x' and redis.call('LLEN', queue)
   if more == 0 then
     publish(ARGV[5], '0') -- one without a place may follow
