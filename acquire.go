@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/bounded"
 	"github.com/distlock/distlock/internal/renew"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -350,8 +351,8 @@ func (c *contender) arm() bool {
 	if c.owner == "" {
 		c.owner = c.env.owners.New()
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.s.terms.CallTimeout)
-	defer cancel()
+	ctx := bounded.Within(c.ctx, c.s.terms.CallTimeout)
+	defer ctx.End()
 	watch, err := w.Watch(ctx, c.request(nil))
 	if errors.Is(err, driver.ErrSkip) {
 		c.unwatch = true

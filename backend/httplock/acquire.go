@@ -27,6 +27,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		err = b.caller.call(ctx, "acquire", q, &g, check)
 	}
 	finish(err)
+	b.late.note(r.Hold, err)
 	if err != nil {
 		return driver.Grant{}, fail("acquire", r.Name, err)
 	}

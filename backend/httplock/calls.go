@@ -104,7 +104,7 @@ func (m *caller) current() *callStream {
 	now := time.Now()
 	before := m.last
 	m.last = now
-	server := m.client.servers[m.client.current.Load()]
+	server := m.client.inUse()
 	if s := m.stream; s != nil && (s.from != server || now.Sub(before) > stillTime) {
 		m.drop(s)
 	}
@@ -246,7 +246,7 @@ func (s *callStream) leave(ctx context.Context, c *streamedCall) called {
 	if c.sent {
 		s.left = append(s.left, c.index)
 		s.signal()
-		silent = c.lines == s.lines && errors.Is(context.Cause(ctx), context.DeadlineExceeded)
+		silent = c.lines == s.lines && s.from.isSilent(ctx)
 	} else {
 		s.queue = slices.DeleteFunc(s.queue, func(q *streamedCall) bool { return q == c })
 	}
@@ -299,6 +299,7 @@ func (s *callStream) write() {
 func (s *callStream) take(text []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.from.asked()
 	for _, c := range s.queue {
 		c.sent, c.lines = true, s.lines
 		text = strconv.AppendUint(append(text, `{"index":`...), c.index, 10)
@@ -364,6 +365,7 @@ func (s *callStream) line(text []byte) error {
 	}
 	s.mu.Lock()
 	s.lines++
+	s.from.answered()
 	c := s.underWay[line.Index]
 	if c != nil && !c.sent || line.Index > s.index {
 		s.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/bounded"
 	"github.com/distlock/distlock/internal/httpwire"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/unsent"
@@ -39,6 +40,25 @@ type endpoint struct {
 	verified atomic.Bool
 
 	joins atomic.Bool // it takes many calls over a connection
+
+	unanswered atomic.Int64 // when the first call was sent since the last answer; 0: all were answered
+}
+
+// silentTime is for how long a server answers nothing until callers that give up leave it, too.
+const silentTime = time.Second
+
+var epoch = time.Now()
+
+// asked notes that a call is sent.
+func (s *endpoint) asked() { s.unanswered.CompareAndSwap(0, int64(time.Since(epoch))) }
+
+// answered notes an answer.
+func (s *endpoint) answered() { s.unanswered.Store(0) }
+
+// isSilent reports whether the server is silent, by a call whose ctx has ended: a caller that gives up proves nothing.
+func (s *endpoint) isSilent(ctx context.Context) bool {
+	since := s.unanswered.Load()
+	return bounded.Limited(ctx) || since != 0 && time.Since(epoch)-time.Duration(since) > silentTime
 }
 
 // client sends requests to the servers.
@@ -131,6 +151,9 @@ func (c *client) do(ctx context.Context, q request) (*answer, error) {
 	return nil, errs
 }
 
+// inUse returns the server in use.
+func (c *client) inUse() *endpoint { return c.servers[c.current.Load()] }
+
 // isFact reports whether a server works and has decided.
 func isFact(err error) bool {
 	return errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) || driver.Final(err)
@@ -138,7 +161,7 @@ func isFact(err error) bool {
 
 // leave makes the server after s the current one, unless s is not it, or the caller only lost patience.
 func (c *client) leave(ctx context.Context, s *endpoint) {
-	if errors.Is(context.Cause(ctx), context.Canceled) {
+	if ctx.Err() != nil && !s.isSilent(ctx) {
 		return
 	}
 	for i := range c.servers {
@@ -320,9 +343,11 @@ func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (resp *ht
 	if q.body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
+	s.asked()
 	resp, err = c.transport.RoundTrip(r) // without a http.Client nothing is redirected
 	switch {
 	case err == nil:
+		s.answered()
 		return resp, token, nil
 	case ctx.Err() != nil:
 		err = noAnswer(ctx, err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/bounded"
 	"github.com/distlock/distlock/internal/httpwire"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
@@ -357,6 +358,82 @@ func TestBlackHole(t *testing.T) {
 	b.client.current.Store(0)
 	noFact(t, "an impatient caller", b.Release(untilCalled(t, one, "/v1/release", 1), r.Hold))
 	expect.Equal(t, b.client.current.Load(), 0, "a caller that gave up makes the client leave the server")
+}
+
+// A caller whose own time is over proves nothing about a server, which is left by the limit of a call, and by callers once it
+// has answered nobody for long.
+func TestWhoLeavesASilentServer(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	soon, stop := context.WithDeadline(t.Context(), time.Now())
+	defer stop()
+	for _, c := range []struct {
+		what          string
+		caller, limit context.Context
+		unanswered    time.Duration
+		want          int32
+	}{
+		{"a caller that gives up", ended, t.Context(), 0, 0},
+		{"the deadline of a caller", soon, t.Context(), 0, 0},
+		{"the limit of a call", t.Context(), soon, 0, 1},
+		{"a caller that gives up, after a long silence", ended, t.Context(), 2 * silentTime, 1},
+		{"the deadline of a caller, after a long silence", soon, t.Context(), 2 * silentTime, 1},
+	} {
+		b := openAll(t, newFake(t), newFake(t))
+		s := b.client.inUse()
+		s.asked()
+		s.unanswered.Add(-int64(c.unanswered))
+		b.client.leave(bounded.New(c.caller, c.limit), s)
+		expect.Equal(t, b.client.current.Load(), c.want, c.what)
+	}
+}
+
+// A release goes also to where an attempt may yet arrive, and that its Owner had nothing is no fact before that server has answered.
+func TestReleaseFollowsItsAttempt(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		one, two string // what each server says to the release; "": nothing
+		want     error
+		sent     int // to the first one by the next release, which may have become the one in use
+	}{
+		"both had nothing":              {"lost", "lost", driver.ErrLost, 0},
+		"it has arrived":                {"ok", "lost", nil, 0},
+		"another attempt was granted":   {"", "ok", nil, 1},
+		"it may yet arrive":             {"unknown", "lost", nil, 1},
+		"it has no rights there":        {"denied", "lost", driver.ErrUnsent, 1},
+		"only its own server has heard": {"lost", "unknown", driver.ErrLost, 1},
+	} {
+		one, two := newFake(t), newFake(t)
+		b := openAll(t, one, two)
+		one.answer("/v1/acquire", hangUp)
+		r := requestFor("x")
+		noFact(t, what, expect.Err(b.Acquire(t.Context(), r)))
+		expect.Equal(t, b.client.current.Load(), 1, what)
+		for f, says := range map[*fake]string{one: c.one, two: c.two} {
+			switch says {
+			case "":
+				f.answer("/v1/release", silent)
+			case "ok":
+			default:
+				f.answer("/v1/release", f.problem(httpwire.Kind(says)))
+			}
+		}
+		if err := b.Release(t.Context(), r.Hold); c.want != nil || strings.Contains(what, "granted") || c.one == "ok" {
+			expect.Be(t, err, c.want, what)
+		} else {
+			noFact(t, what, err)
+		}
+		eventually(t, what, func() bool { return one.called("/v1/release") == 1 })
+		one.answer("/v1/release", nil)
+		two.answer("/v1/release", nil)
+		expect.OK(t, b.Release(t.Context(), r.Hold), what)
+		if c.sent == 1 {
+			eventually(t, what, func() bool { return one.called("/v1/release") == 2 })
+		}
+		expect.Equal(t, one.called("/v1/release"), 1+c.sent, what)
+		eventually(t, what, func() bool { return b.late.of(r.Owner) == nil })
+	}
 }
 
 // Close ends what is under way, whose outcome is unknown.

@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/distlock/distlock/internal/bounded"
 )
 
 // A broken stream is opened again after pauses from reopenPause to maxReopenPause.
@@ -49,7 +51,13 @@ type sendFunc func(ctx context.Context) (*answer, error)
 // only that; the stream ends with life.
 func (c *client) openStream(ctx, life context.Context, first string, send sendFunc) (*stream, error) {
 	life, cancel := context.WithCancelCause(life)
-	stop := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
+	stop := context.AfterFunc(ctx, func() {
+		why := context.Canceled
+		if bounded.Limited(ctx) {
+			why = context.DeadlineExceeded
+		}
+		cancel(why)
+	})
 	a, err := send(life)
 	if err != nil {
 		stop()

@@ -3,6 +3,7 @@ package bounded
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,9 +94,24 @@ func (c *Context) Err() error {
 	return c.caller.Err()
 }
 
+// ownKey is the key of the Context itself, for the contexts that are made of it.
+type ownKey struct{}
+
+// Limited reports whether ctx, which has ended, did so at the limit of the call, and not because its caller gave up. Of any
+// other context it reports whether its deadline has passed.
+func Limited(ctx context.Context) bool {
+	if c, ok := ctx.Value(ownKey{}).(*Context); ok {
+		return c.caller.Err() == nil
+	}
+	return errors.Is(context.Cause(ctx), context.DeadlineExceeded)
+}
+
 // Value returns a value of the caller's context. Package context finds the context that ends the call,
 // which makes cheap children.
 func (c *Context) Value(key any) any {
+	if key == (ownKey{}) {
+		return c
+	}
 	if end := c.end(); end != nil {
 		if v := end.Value(key); v != nil {
 			return v

@@ -66,6 +66,11 @@ func TestEnds(t *testing.T) {
 				}
 				<-r.Done()
 				<-child.Done()
+				for _, ctx := range []context.Context{r, child} {
+					if bounded.Limited(ctx) != (what != "the caller's end") {
+						t.Errorf("%s, early %v: it is the limit's: %v", what, early, bounded.Limited(ctx))
+					}
+				}
 				if !errors.Is(r.Err(), c.err) || !errors.Is(context.Cause(r), c.cause) || !errors.Is(child.Err(), c.err) || r.Value(key{}) != 1 {
 					t.Errorf("%s, early %v: %v by %v, child %v, value %v", what, early, r.Err(), context.Cause(r), child.Err(), r.Value(key{}))
 				}
