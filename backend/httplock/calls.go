@@ -167,6 +167,9 @@ type callStream struct {
 	wake   chan struct{} // has an element if something waits in queue
 	ended  chan struct{}
 
+	acquires, releases places
+	noMore             chan struct{} // is closed when it gets no more calls
+
 	mu       sync.Mutex
 	underWay map[uint64]*streamedCall
 	queue    []*streamedCall // those that are not sent yet
@@ -177,7 +180,8 @@ type callStream struct {
 }
 
 func newCallStream(m *caller, from *endpoint, conn io.ReadWriteCloser) *callStream {
-	return &callStream{caller: m, from: from, conn: conn, underWay: map[uint64]*streamedCall{}, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	return &callStream{caller: m, from: from, conn: conn, underWay: map[uint64]*streamedCall{}, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		acquires: make(places, httpwire.MaxCalls-releasesAtOnce), releases: make(places, releasesAtOnce), noMore: make(chan struct{})}
 }
 
 // streamedCall is a call over a connection.
@@ -193,8 +197,16 @@ type streamedCall struct {
 // streamedCalls has calls that are over.
 var streamedCalls = sync.Pool{New: func() any { return &streamedCall{done: make(chan called, 1)} }}
 
-// do makes a call.
+// do makes a call, once there is room for it. The server has none for more.
 func (s *callStream) do(ctx context.Context, op string, q request) called {
+	p := s.acquires
+	if op == "release" {
+		p = s.releases
+	}
+	if !p.take(ctx, s.noMore) {
+		return called{alone: ctx.Err() == nil, err: driver.Unsent(ctx.Err())}
+	}
+	defer p.free()
 	c := streamedCalls.Get().(*streamedCall)
 	c.op, c.body, c.sent = op, q.body, false
 	if !s.add(c) {
@@ -211,11 +223,11 @@ func (s *callStream) do(ctx context.Context, op string, q request) called {
 	return s.leave(ctx, c)
 }
 
-// add lets a call be sent, unless there are too many.
+// add lets a call be sent, unless the connection gets no more.
 func (s *callStream) add(c *streamedCall) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.retired || len(s.underWay) >= httpwire.MaxCalls {
+	if s.retired {
 		return false
 	}
 	s.index++
@@ -266,7 +278,10 @@ func (s *callStream) leave(ctx context.Context, c *streamedCall) called {
 func (s *callStream) retire() (calls, answers uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.retired = true
+	if !s.retired {
+		s.retired = true
+		close(s.noMore)
+	}
 	s.closeUnused()
 	return s.index, s.lines
 }
@@ -340,7 +355,6 @@ func (s *callStream) end(err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.retired = true
 	if len(s.underWay) > 0 { // as after a request without an answer
 		s.from.verified.Store(false)
 		s.caller.client.leave(s.caller.life, s.from)

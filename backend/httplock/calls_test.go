@@ -417,24 +417,69 @@ func TestStillConnectionIsNotUsed(t *testing.T) {
 	b.open(t)
 }
 
-// Calls that are too many for a connection are requests.
+// Calls that are too many for a connection wait, and open no other. An acquire never takes the place of a release, and a call that
+// waits has not been sent.
 func TestMoreCallsThanAConnectionTakes(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	f.streams(func(httpwire.Call, func(string)) {})
+	var silent atomic.Bool
+	silent.Store(true)
+	f.streams(func(c httpwire.Call, say func(string)) {
+		if c.Release != nil && c.Release.Name == "answered" || !silent.Load() && !c.Leave {
+			say(success(c))
+		}
+	})
 	b := streaming(t, f)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	for range httpwire.MaxCalls {
-		go func() { ended <- b.Release(ctx, requestFor("x").Hold) }()
+	const sent, waiting = httpwire.MaxCalls - releasesAtOnce, 100
+	for range sent + waiting {
+		go func() { ended <- expect.Err(b.Acquire(ctx, requestFor("x"))) }()
 	}
-	eventually(t, "all are under way", func() bool { return b.sent() == httpwire.MaxCalls })
-	expect.OK(t, b.Release(t.Context(), requestFor("x").Hold))
-	expect.Equal(t, f.called("/v1/release"), 1, "requests")
+	eventually(t, "as many as there is room for are under way", func() bool { return b.sent() == sent })
+	expect.OK(t, b.Release(t.Context(), requestFor("answered").Hold))
+	expect.Equal(t, b.sent(), sent)
 	cancel()
-	for range httpwire.MaxCalls {
-		noFact(t, "a call under way", <-ended)
+	unsent := 0
+	for range sent + waiting {
+		if err := <-ended; errors.Is(err, driver.ErrUnsent) {
+			unsent++
+		} else {
+			noFact(t, "a call under way", err)
+		}
 	}
+	expect.Equal(t, unsent, waiting, "calls were not sent")
+	silent.Store(false)
+	expect.OK(t, expect.Err(b.Acquire(t.Context(), requestFor("x"))), "with room again")
+	expect.Equal(t, f.called("/v1/acquire"), 0, "requests")
+}
+
+// Requests are so many at once, and the others wait. Neither renewals nor releases wait for them, nor does a call for a connection that
+// gets no more.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.answer("/v1/acquire", silent)
+	b := openAll(t, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	for range requestsAtOnce + 10 {
+		go func() { ended <- expect.Err(b.Acquire(ctx, requestFor("x"))) }()
+	}
+	eventually(t, "as many as there is room for are under way", func() bool { return f.called("/v1/acquire") == requestsAtOnce })
+	expect.OK(t, b.Release(t.Context(), requestFor("x").Hold))
+	expect.OK(t, b.Renew(t.Context(), holds(1))[0])
+	cancel()
+	unsent := 0
+	for range requestsAtOnce + 10 {
+		if errors.Is(<-ended, driver.ErrUnsent) {
+			unsent++
+		}
+	}
+	expect.Equal(t, fmt.Sprint(unsent, f.called("/v1/acquire")), fmt.Sprint(10, requestsAtOnce))
+	full, gone := make(places), make(chan struct{})
+	close(gone)
+	expect.Equal(t, full.take(t.Context(), gone), false)
 }
 
 // Close ends the calls under way, whose outcome is unknown.

@@ -41,8 +41,36 @@ type endpoint struct {
 
 	joins atomic.Bool // it takes many calls over a connection
 
+	requests, releases places // renewals need none
+
 	unanswered atomic.Int64 // when the first call was sent since the last answer; 0: all were answered
 }
+
+// places bound how many calls are made at once. The others wait.
+type places chan struct{}
+
+// take takes a place, unless ctx ends or gone is closed first. The caller calls free.
+func (p places) take(ctx context.Context, gone <-chan struct{}) (taken bool) {
+	select {
+	case p <- struct{}{}:
+		return true
+	default:
+	}
+	first, second := bounded.Ends(ctx)
+	select {
+	case p <- struct{}{}:
+		if ctx.Err() == nil {
+			return true
+		}
+		p.free()
+	case <-first:
+	case <-second:
+	case <-gone:
+	}
+	return false
+}
+
+func (p places) free() { <-p }
 
 // silentTime is for how long a server answers nothing until callers that give up leave it, too.
 const silentTime = time.Second
@@ -214,6 +242,12 @@ func decode(body io.Reader, out any) error {
 
 // try sends a request to one server, once it is certain that it has the backend that was opened.
 func (c *client) try(ctx context.Context, s *endpoint, q request) (*http.Response, error) {
+	if p := s.placesFor(q.path); p != nil {
+		if !p.take(ctx, nil) {
+			return nil, driver.Unsent(ctx.Err())
+		}
+		defer p.free()
+	}
 	err := c.verify(ctx, s)
 	if err == nil && q.prepare != nil {
 		err = q.prepare(ctx, s)
@@ -222,6 +256,17 @@ func (c *client) try(ctx context.Context, s *endpoint, q request) (*http.Respons
 		return nil, driver.Unsent(err)
 	}
 	return c.send(ctx, s, q)
+}
+
+// placesFor returns the places of a request; nil: it needs none. A release never waits for an acquire.
+func (s *endpoint) placesFor(path string) places {
+	switch path {
+	case "/v1/release":
+		return s.releases
+	case "/v1/renew", "/v1/news":
+		return nil
+	}
+	return s.requests
 }
 
 // verify asks a server for its backend, unless it has told that before.

@@ -151,19 +151,25 @@ func (o *urlOptions) readServers(u *url.URL) error {
 			return fmt.Errorf("%w: want the absolute path of a socket, as in http+unix:///path/to.sock", driver.ErrInvalid)
 		}
 		o.socket = u.Path
-		o.servers = []*endpoint{{label: unixScheme + "://" + u.Path, base: "http://localhost"}}
+		o.servers = []*endpoint{newEndpoint(unixScheme+"://"+u.Path, "http://localhost")}
 		return nil
 	}
 	port := map[string]string{scheme: "80", secureScheme: "443"}[u.Scheme]
 	addrs, err := netaddr.Of(u, port)
 	for _, addr := range addrs {
 		base := u.Scheme + "://" + strings.TrimSuffix(addr, ":"+port) + strings.TrimRight(u.EscapedPath(), "/")
-		o.servers = append(o.servers, &endpoint{label: base, base: base})
+		o.servers = append(o.servers, newEndpoint(base, base))
 	}
 	return err
 }
 
+func newEndpoint(label, base string) *endpoint {
+	return &endpoint{label: label, base: base, requests: make(places, requestsAtOnce), releases: make(places, releasesAtOnce)}
+}
+
 const (
+	requestsAtOnce, releasesAtOnce = 128, 64 // at each server, each of which needs a connection
+
 	dialTimeout = 2 * time.Second // the next server may answer sooner
 	keepIdle    = 128             // idle connections to each server
 
