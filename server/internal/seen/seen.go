@@ -301,15 +301,20 @@ type Holder struct {
 	Since time.Time // zero: not known
 }
 
-// Observed adds the holders that the backend names to the history: other servers may have granted them.
+// Observed adds the holders that the backend names to the history: other servers may have granted them. No name is forgotten for
+// one that is only looked at.
 func (s *Log) Observed(name string, holders []Holder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.old(name)
-	if n == nil && len(holders) == 0 {
+	switch {
+	case n != nil:
+	case len(holders) == 0 || s.recent.Len() >= mostNames:
 		return
+	default:
+		n = s.name(name)
+		s.recent.MoveToBack(s.names[name])
 	}
-	n = s.name(name)
 	for _, h := range holders {
 		known := func(sp *Record) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
 		if h.Fence != 0 && !slices.ContainsFunc(n.records, known) {

@@ -84,6 +84,35 @@ func TestSeenUse(t *testing.T) {
 	})
 }
 
+// What somebody looks at does not make the server forget what it has seen, whichever came first.
+func TestLookingForgetsNothing(t *testing.T) {
+	t.Parallel()
+	for _, first := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := New()
+			expired := 0
+			s.OnEnd = func(_ string, sp *Record) { expired++ }
+			look := func() {
+				for i := range 2 * mostNames {
+					s.Observed(fmt.Sprint("held elsewhere ", i), []Holder{{Fence: 7}})
+				}
+			}
+			if first {
+				look()
+			}
+			for i := range 20 {
+				s.take(fmt.Sprint("x", i), "a", 1, 0)
+			}
+			look()
+			time.Sleep(2 * time.Minute)
+			s.Expire(time.Now())
+			expect.Equal(t, expired, 20, "holds have ended by their TTL")
+			expect.Equal(t, len(s.names), mostNames)
+			expect.Equal(t, s.recent.Len(), mostNames)
+		})
+	}
+}
+
 // A server remembers a bounded number of holds.
 func TestSeenIsBounded(t *testing.T) {
 	t.Parallel()
