@@ -3,21 +3,28 @@ package redislock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // abandonedAcquires are the attempts whose callers gave up, and that may still be executed: a
-// later command may go through another connection. The release of their Owner waits for them,
-// or else it would leave a lock behind. No other calls of an Owner need an order: a late renewal
+// later command may go through another connection. Their Owner is released once more when they are over,
+// or else a lock would be left behind. No other calls of an Owner need an order: a late renewal
 // or attempt shortens nothing, and a released Owner does not come back.
 type abandonedAcquires struct {
-	some atomic.Bool
+	some   atomic.Bool
+	ctx    context.Context // of what is called later
+	cancel context.CancelFunc
+	wg     wait.Group
 
 	mu      sync.Mutex
+	closed  bool
 	byOwner map[string][]<-chan struct{}
 }
 
@@ -45,20 +52,44 @@ func (a *abandonedAcquires) add(owner string, err error) {
 	}()
 }
 
-// wait returns once no remembered attempt of an Owner can be executed any more.
-func (a *abandonedAcquires) wait(ctx context.Context, owner string) error {
+// of returns what is closed when the remembered attempts of an Owner are over; nil: there are none.
+func (a *abandonedAcquires) of(owner string) []<-chan struct{} {
 	if !a.some.Load() {
 		return nil
 	}
 	a.mu.Lock()
-	list := a.byOwner[owner]
-	a.mu.Unlock()
-	for _, done := range list {
+	defer a.mu.Unlock()
+	return a.byOwner[owner]
+}
+
+// over returns nil once attempts can't be executed any more.
+func over(ctx context.Context, attempts []<-chan struct{}) error {
+	for _, done := range attempts {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("an earlier attempt may still be executed: %w", ctx.Err())
 		}
 	}
 	return nil
 }
+
+// later calls f in another goroutine, unless the backend is closed. f ends with ctx.
+func (a *abandonedAcquires) later(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.wg.Go(f)
+	}
+}
+
+// close waits for what is called later, but no longer than a connection waits for an answer.
+func (a *abandonedAcquires) close() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	defer time.AfterFunc(closeWait, a.cancel).Stop()
+	a.wg.Wait()
+}
+
+const closeWait = 5 * time.Second

@@ -64,14 +64,17 @@ func (s *scripted) outcome(r driver.Request, reply any) (driver.Grant, error) {
 		return s.layout.Grant(r, id)
 	}
 	list, _ := reply.([]any)
-	switch len(list) {
-	case 0:
-		return driver.Grant{}, fmt.Errorf("unexpected answer %v", reply)
-	case 1:
-		return driver.Grant{}, layouts.Held(redisconn.Integer(list[0]))
+	if len(list) == 1 {
+		list = append(list, nil)
 	}
-	left := redisconn.Integer(list[0])
+	if len(list) != 2 {
+		return driver.Grant{}, redisconn.ErrUnexpected
+	}
+	left, isNumber := list[0].(int64)
 	value, ok := list[1].(string)
+	if !isNumber || !ok && list[1] != nil {
+		return driver.Grant{}, redisconn.ErrUnexpected
+	}
 	if _, _, shared := layouts.Shared(value); shared || !ok {
 		return driver.Grant{}, layouts.Held(left)
 	}

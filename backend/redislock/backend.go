@@ -46,6 +46,7 @@ func (b *Backend) Close() error {
 	b.closed.Store(true)
 	b.once.Do(func() {
 		b.subscriptions.Cancel()
+		b.abandoned.close()
 		b.client.Close()
 		b.subscriptions.Close()
 	})

@@ -454,7 +454,9 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 		Fence: true, Floor: true, Downgrade: true, Detached: true,
 		Queueing: driver.QueueOnRequest,
 		MinTTL:   10 * time.Millisecond,
+		Poll:     time.Second / 16, // a user who may not subscribe comes to one attempt a second
 	}}
+	b.abandoned.ctx, b.abandoned.cancel = context.WithCancel(context.Background())
 	b.subscriptions = redisconn.NewSubscriptions(c, b.pubsub)
 	b.releases = newReleaseNotifier(b.subscriptions)
 	if b.caps.Name == "" {

@@ -241,12 +241,16 @@ func stopped(t *testing.T, o opener, opts Options) *Backend {
 	return b
 }
 
-// An attempt that meets refused connections fails with ErrUnsent.
+// An attempt, or a release, that meets refused connections fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		for what, opts := range map[string]Options{"scripts": {}, "no scripts": {Scripts: ScriptsOff}} {
 			t.Run(what, func(t *testing.T) {
-				faultproxy.AwaitUnsent(t, stopped(t, o, opts), func() driver.Request { return request("", driver.Exclusive) })
+				b := stopped(t, o, opts)
+				faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("", driver.Exclusive) })
+				if err := b.Release(t.Context(), request("", driver.Exclusive).Hold); !errors.Is(err, driver.ErrUnsent) {
+					t.Errorf("release: %v", err)
+				}
 			})
 		}
 	})

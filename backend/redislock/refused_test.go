@@ -171,22 +171,30 @@ func TestRefusalsOfServers(t *testing.T) {
 		"LOADING Redis is loading the dataset in memory":                                  true,
 		"READONLY You can't write against a read only replica.":                           true,
 		"ERR max number of clients reached":                                               true,
+		"MISCONF Errors writing to the AOF file: No space left on device":                 true,
+		"OOM command not allowed when used memory > 'maxmemory'.":                         true,
+		"NOREPLICAS Not enough good replicas to write.":                                   true,
+		"MOVED 1 127.0.0.1:1": true,
 		"MISCONF Redis is configured to save RDB snapshots script: 3c, on @user_script:1": false,
 		"ERR The user executing the script can't run this command script: 3c":             false,
 		"NOPERM User executing the script can't access a key script: 3c":                  false,
 		"OOM command not allowed when used memory > 'maxmemory'. script: 3c":              false,
 	} {
-		b, err := NewConn(answering{&redisconn.ReplyError{Text: text}}, nil)
-		b = opened(t, b, err)
-		b.markWorks()
-		r := request("", driver.Exclusive)
-		_, err = b.Acquire(t.Context(), r)
-		if err == nil || driver.Final(err) || errors.Is(err, driver.ErrUnsent) != unsent {
-			t.Errorf("%s: acquire: %v; unsent: %v", text, err, !unsent)
-		}
-		for call, err := range map[string]error{"renew": b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "release": b.Release(t.Context(), r.Hold)} {
-			if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
-				t.Errorf("%s: %s: %v", text, call, err)
+		for _, opts := range []Options{{}, {Layout: Redisson}, {Scripts: ScriptsOff}} {
+			b, err := NewConn(answering{&redisconn.ReplyError{Text: text}}, &opts)
+			b = opened(t, b, err)
+			b.markWorks()
+			r := request("", driver.Exclusive)
+			errs := map[string]error{"renew": b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "release": b.Release(t.Context(), r.Hold)}
+			_, errs["acquire"] = b.Acquire(t.Context(), r)
+			for call, err := range errs {
+				if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+					t.Errorf("%+v: %s: %s: %v", opts, text, call, err)
+				}
+				// What Store.change asks for at first releases nothing.
+				if call != "renew" && opts.Scripts != ScriptsOff && errors.Is(err, driver.ErrUnsent) != unsent {
+					t.Errorf("%+v: %s: %s: %v; unsent: %v", opts, text, call, err, !unsent)
+				}
 			}
 		}
 	}

@@ -127,8 +127,12 @@ func renewals(n int, reply any, err error) []error {
 	errs := slices.Repeat([]error{err}, n)
 	if len(answers) == n {
 		for i := range errs {
-			if answers[i] == '0' {
+			switch answers[i] {
+			case '0':
 				errs[i] = driver.ErrLost
+			case '1':
+			default:
+				errs[i] = redisconn.ErrUnexpected
 			}
 		}
 	}

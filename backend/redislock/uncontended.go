@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/plain"
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -70,15 +71,18 @@ func (s *uncontended) Release(ctx context.Context, h driver.Hold) error {
 	if by := s.deleteBy(ctx); h.Mode.Alone() && by != plain.DeleteByScript {
 		var err error
 		if given, queued, err = s.commands.Give(ctx, h, by); err != nil {
-			return err
+			return redisconn.MarkUnsent(err)
 		}
 	}
 	if given && !queued {
 		return nil
 	}
 	err := s.scripted.Release(ctx, h) // notifies the first in the queue, even if nothing is held any more
-	if given && errors.Is(err, driver.ErrLost) {
+	switch {
+	case given && errors.Is(err, driver.ErrLost):
 		return nil
+	case given && err != nil:
+		return errors.New(err.Error()) // the deletion was sent, though the script may not have been
 	}
 	return err
 }

@@ -3,6 +3,7 @@
 package plain
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -68,6 +69,7 @@ func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 	}
 	sent.commands = [...][]string{sent.words[:6], fence, sent.words[14:16], sent.words[16:]}
 	got := c.Client.DoAll(ctx, key, sent.commands[:])
+	redisconn.Expect(got, "ossi")
 	if got[0].Err != nil {
 		return Taken{Outcome: Held}, redisconn.OtherType(redisconn.MarkUnsent(redisconn.Explain(got[0].Err)))
 	}
@@ -100,10 +102,15 @@ func (c *Commands) Give(ctx context.Context, h driver.Hold, by DeleteCommand) (g
 		by.of(key, c.notes.LastUnfenced(h)), {"EXISTS", layouts.QueueKey(key)},
 		c.PubSub.Publish(c.Layout.Mode(h.Mode).Channel(key), "0"), // for those without a place
 	})
+	redisconn.Expect(got[:2], "ii")
 	if err := redisconn.TransportError(got); err != nil {
 		return false, false, err
 	}
-	return got[0].Reply == int64(1), got[1].Reply != int64(0), nil
+	deleted := redisconn.Integer(got[0].Reply)
+	if deleted < 0 || deleted > 1 {
+		return false, false, redisconn.ErrUnexpected
+	}
+	return deleted == 1, got[1].Reply != int64(0), nil
 }
 
 // DeleteCommand is the command by which a server deletes a key if it has a certain value.
@@ -127,10 +134,12 @@ func (d DeleteCommand) of(key, value string) []string {
 // FindDelete asks a server which command it has.
 func FindDelete(ctx context.Context, c redisconn.Client) (DeleteCommand, error) {
 	reply, err := c.Do(ctx, "", []string{"COMMAND", "INFO", "delifeq", "delex"})
-	if _, answered := redisconn.AsReply(err); err != nil && !answered {
-		return DeleteUnknown, err
+	re, answered := redisconn.AsReply(err)
+	list, isList := reply.([]any)
+	if answered && redisconn.Unexecuted(re) && !re.HasCode("NOPERM") || !answered && (err != nil || !isList) {
+		return DeleteUnknown, cmp.Or(err, redisconn.ErrUnexpected)
 	}
-	for i, info := range redisconn.List(reply) {
+	for i, info := range list {
 		if redisconn.List(info) != nil {
 			return Delifeq + DeleteCommand(i), nil
 		}

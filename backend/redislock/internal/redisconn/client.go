@@ -175,6 +175,25 @@ func Texts(v any) []string {
 // ErrUnexpected is the error of a reply that has another form than the command's.
 var ErrUnexpected = errors.New("unexpected answer")
 
+// Expect fails the answers whose replies do not have the form of their commands': for each, a letter says which. An integer: i. A string, or
+// none: s. A list, or none: l. The word OK, or none: o. What stands between us and a server may answer anything.
+func Expect(got []Answer, forms string) {
+	for i := range got {
+		fits := got[i].Reply == nil
+		switch r := got[i].Reply.(type) {
+		case int64:
+			fits = forms[i] == 'i'
+		case string:
+			fits = forms[i] == 's' || forms[i] == 'o' && r == "OK"
+		case []any:
+			fits = forms[i] == 'l'
+		}
+		if got[i].Err == nil && (!fits || forms[i] == 'i' && got[i].Reply == nil) {
+			got[i].Err = ErrUnexpected
+		}
+	}
+}
+
 // PubSubMode says which commands publish and subscribe.
 type PubSubMode uint32
 
@@ -236,7 +255,10 @@ func (p *PubSub) Detect(ctx context.Context, c Client) (PubSubMode, error) {
 func (p *PubSub) query(ctx context.Context, c Client) (PubSubMode, error) {
 	was := p.mode.Load()
 	ask := func() (*ReplyError, error) {
-		_, err := c.Do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
+		reply, err := c.Do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
+		if _, is := reply.([]any); !is && err == nil {
+			err = ErrUnexpected
+		}
 		re, _ := AsReply(err)
 		return re, err
 	}

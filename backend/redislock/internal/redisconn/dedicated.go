@@ -69,6 +69,9 @@ func onConn(ctx context.Context, c Client, key string, f func(send Sender) error
 
 // Probe changes nothing, and succeeds at the server that has the slot of a key that never exists, and is a master.
 func Probe(ctx context.Context, c Client, none string) error {
-	_, err := c.Do(ctx, none, []string{"DEL", none})
+	reply, err := c.Do(ctx, none, []string{"DEL", none})
+	if _, is := reply.(int64); !is && err == nil {
+		err = ErrUnexpected
+	}
 	return Explain(err)
 }

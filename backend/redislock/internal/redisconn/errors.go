@@ -163,8 +163,8 @@ func Explain(err error) error {
 	return err
 }
 
-// unexecuted are the codes of answers to a command that the server did not look at.
-var unexecuted = []string{"NOAUTH", "WRONGPASS", "NOPERM", "BUSY"}
+// unexecuted are the codes of answers to a command that the server did not execute, unless it was one of a script.
+var unexecuted = []string{"NOAUTH", "WRONGPASS", "NOPERM", "BUSY", "MISCONF", "OOM", "NOREPLICAS", "EXECABORT"}
 
 // Unexecuted reports whether a server's answer says that nothing of the command was executed.
 func Unexecuted(err error) bool {

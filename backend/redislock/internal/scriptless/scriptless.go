@@ -146,9 +146,9 @@ func (s *Store) spread(ctx context.Context, name, id string) (string, error) {
 // Release ends a hold, in two round trips; in three if there is a queue.
 func (s *Store) Release(ctx context.Context, h driver.Hold) error {
 	if _, err := s.PubSub.Detect(ctx, s.Client); err != nil {
-		return redisconn.Explain(err)
+		return driver.Unsent(redisconn.Explain(err))
 	}
-	return s.free(ctx, h, [][]string{s.PubSub.Publish(s.mode().Channel(s.Layout.Prefix+h.Name), "0")})
+	return redisconn.MarkUnsent(s.free(ctx, h, [][]string{s.PubSub.Publish(s.mode().Channel(s.Layout.Prefix+h.Name), "0")}))
 }
 
 // free ends a hold, and then publishes messages and one to each at the head of the queue that may hold now. What becomes of the messages
@@ -232,11 +232,12 @@ func (s *Store) change(ctx context.Context, h driver.Hold, writes func(value str
 	err := redisconn.Dedicated(ctx, s.Client, name, layouts.ProbeKey(name), func(send redisconn.Sender) error {
 		for range redisconn.MaxTries {
 			got := send([][]string{{"WATCH", name}, {"MGET", name}, {"PTTL", name}})
+			redisconn.Expect(got, "oli")
 			if err := cmp.Or(redisconn.Explain(redisconn.FirstError(got)), ctx.Err()); err != nil {
 				if redisconn.TransportError(got) == nil {
 					send([][]string{{"UNWATCH"}})
 				}
-				return err
+				return driver.Unsent(err)
 			}
 			value := redisconn.Texts(got[1].Reply)
 			if len(value) != 1 || !plain.OwnedBy(value[0], h.Owner) {
@@ -248,7 +249,8 @@ func (s *Store) change(ctx context.Context, h driver.Hold, writes func(value str
 			got = all[:len(commands)]
 			answers = all[len(commands):]
 			exec := got[len(got)-1]
-			if exec.Err != nil {
+			redisconn.Expect(got[len(got)-1:], "l")
+			if exec = got[len(got)-1]; exec.Err != nil {
 				return redisconn.Explain(cmp.Or(redisconn.TransportError(got), redisconn.FirstError(got)))
 			}
 			if list, ok := exec.Reply.([]any); ok {
@@ -261,8 +263,11 @@ func (s *Store) change(ctx context.Context, h driver.Hold, writes func(value str
 	if err != nil {
 		return nil, err
 	}
-	if len(results) > 0 && results[0] != int64(0) && results[0] != nil {
+	if len(results) > 0 && (results[0] == int64(1) || results[0] == "OK") {
 		return answers, nil
+	}
+	if len(results) > 0 && results[0] != int64(0) && results[0] != nil {
+		return nil, redisconn.ErrUnexpected
 	}
 	// Only a master knows that a hold is lost: a replica refuses the write, which changes nothing.
 	return nil, cmp.Or(redisconn.Probe(ctx, s.Client, layouts.ProbeKey(name)), driver.ErrLost)
