@@ -198,7 +198,7 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return invalid("WaitAtMost %v; want more than 0 (TryLock does not wait)", s.waitAtMost)
 	case s.minHold < 0:
 		return invalid("MinHold %v; want no negative time", s.minHold)
-	case s.minHold > 0 && caps.Observed:
+	case s.minHold > 0 && !caps.Ends():
 		return fmt.Errorf("%w: holds in %s end for those who have watched them for their TTL and for nobody else, so there is no MinHold and no Cron, "+
 			"which rely on the end of a hold whose process is gone; wait for the lock for longer than its TTL instead", ErrUnsupported, caps.Name)
 	case s.minHold > caps.Longest() && !caps.Session:

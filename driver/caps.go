@@ -142,8 +142,12 @@ type Caps struct {
 
 	// Observed: the coordinator ends no hold by itself. One whose process died ends only for connections that have
 	// seen it unchanged for its TTL, by their own clock: each of their refusals says in Retry what is left of that. For a
-	// connection that has just come it lasts for another TTL. Until another Owner has taken it, it may be renewed late.
+	// connection that has just come it lasts for another TTL, or for Late. Until another Owner has taken it, it may be renewed late.
 	Observed bool
+
+	// Late: a hold that is Observed ends for every connection, by the coordinator's own clock, so long after its TTL and a hundredth
+	// of it. 0: it does not.
+	Late time.Duration
 
 	Queueing Queueing
 
@@ -163,6 +167,9 @@ type Caps struct {
 	Poll time.Duration
 }
 
+// Ends reports whether a hold whose process died ends without anybody who watches it.
+func (c Caps) Ends() bool { return !c.Observed || c.Late > 0 }
+
 // Intersect returns what both can do, for combinators: it is Observed if one of them is. The name is c's. Queueing is QueueNever for
 // modes in which they differ.
 func (c Caps) Intersect(o Caps) Caps {
@@ -173,7 +180,11 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Revocable &= o.Revocable
 	c.Downgrade = c.Downgrade && o.Downgrade
 	c.Detached = c.Detached && o.Detached
-	c.Observed = c.Observed || o.Observed
+	late := max(c.Late, o.Late)
+	if c.Observed && c.Late == 0 || o.Observed && o.Late == 0 {
+		late = 0
+	}
+	c.Observed, c.Late = c.Observed || o.Observed, late
 	c.Queueing, c.QueuedModes = c.intersectQueueing(o)
 	c.MinTTL = max(c.MinTTL, o.MinTTL)
 	if c.MaxTTL == 0 || o.MaxTTL > 0 && o.MaxTTL < c.MaxTTL {

@@ -88,7 +88,24 @@ var ttlChecks = []promise{{name: "ttl/granted", every: true, needs: need{ownTTL:
 		s.want(retry > 0 || s.over(), "HeldError.Retry says how long the hold has to be watched")
 		s.b.eventually(rival, r.TTL, "a hold without renewal ends with its TTL for those who watch it")
 		watched := time.Since(came)
-		s.want(watched >= r.TTL || s.over(), "a hold ends for those who have watched it for its TTL, %v: it was watched for %v", r.TTL, watched)
+		s.want(watched >= r.TTL || s.caps.Late > 0 || s.over(), "a hold ends for those who have watched it for its TTL, %v: it was watched for %v", r.TTL, watched)
+	},
+}, {name: "ttl/late", every: true, needs: need{late: true},
+	text: "A hold without renewal ends for each connection that has just come, Caps.Late after its TTL.",
+	run: func(s *scene) {
+		r, since := s.brief(s.request()), time.Now()
+		s.a.hold(r)
+		s.a.fallSilent()
+		for granted := false; !granted && !s.over(); s.sleep(20 * s.pause()) {
+			came := s.open("C")
+			_, granted = tryOnce(came, s.rival(r))
+			held := time.Since(since)
+			s.want(!granted || held >= r.TTL, "a hold lives for its TTL, %v: it was replaced after %v", r.TTL, held)
+			s.want(granted || held < r.TTL+s.caps.Late+s.Slack, "a hold ends %v after its TTL, %v: a connection that has just come is refused after %v", s.caps.Late, r.TTL, held)
+			if !granted {
+				came.close()
+			}
+		}
 	},
 }}
 

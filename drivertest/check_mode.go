@@ -20,6 +20,7 @@ var capsChecks = []promise{{name: "caps/sensible",
 		s.want(c.Modes&c.Revocable == c.Revocable, "Caps.Revocable are claimed modes: got %v of %v", c.Revocable, c.Modes)
 		s.want(!c.Session || !c.Detached, "Caps.Detached is about holds that end with no session")
 		s.want(!c.Session || !c.Observed, "Caps.Observed is about holds that end with no session")
+		s.want(c.Late >= 0 && (c.Late == 0 || c.Observed), "Caps.Late is about holds that are Observed: got %v", c.Late)
 		s.want(c.MinTTL >= 0 && c.Poll >= 0 && (c.MaxTTL == 0 || c.MaxTTL >= c.MinTTL), "bounds of the TTL are in order: got %v to %v", c.MinTTL, c.MaxTTL)
 		s.want(!c.Downgrade || c.Modes.Has(driver.Write), "only a backend with Write and Read can downgrade")
 	},

@@ -158,6 +158,19 @@ var modeMutants = []mutant{{
 	"a hold ends also for those who have not watched it", "ttl/newcomer",
 	func(_ *lab, p *patched) { p.caps.Observed = true },
 }, {
+	"what is late and not observed", "caps/sensible",
+	func(_ *lab, p *patched) { p.caps.Late = time.Second },
+}, {
+	"a hold ends for nobody who has just come", "ttl/late",
+	func(_ *lab, p *patched) {
+		p.caps.Observed, p.caps.Late = true, time.Millisecond
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			r.TTL += time.Hour
+			return acquire(ctx, r)
+		}
+	},
+}, {
 	"each connection has its own name", "caps/constant",
 	func(_ *lab, p *patched) { p.caps.Name = driver.NewOwner() },
 }, {

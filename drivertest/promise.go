@@ -143,7 +143,7 @@ func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode 
 type need struct {
 	modes                                     driver.ModeSet
 	fence, floor, downgrade, queue, revocable bool
-	detached, observed                        bool
+	detached, observed, late                  bool
 	session, ownTTL                           bool // ownTTL: each hold ends by its own TTL, not with a session
 	cut, answers, withdraw, refuses           bool // Harness.Cut, LoseAnswers, Withdraw and Refuses are set
 }
@@ -152,7 +152,7 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 	return c.Modes&n.modes == n.modes &&
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
 		(!n.queue || n.queueingIn(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
-		(c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) && (c.Observed || !n.observed) &&
+		(c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) && (c.Observed || !n.observed) && (c.Late > 0 || !n.late) &&
 		(h.Cut != nil || !n.cut) && (h.LoseAnswers != nil || !n.answers) && (h.Withdraw != nil || !n.withdraw) && (h.Refuses != nil || !n.refuses)
 }
 

@@ -58,7 +58,7 @@ func (ex *exchange) request(m httpwire.Request) (driver.Request, error) {
 	if size > httpwire.MaxMeta {
 		return driver.Request{}, invalid("meta has %d bytes: at most %d", size, httpwire.MaxMeta)
 	}
-	if m.MinHold > 0 && ex.s.caps.Observed {
+	if m.MinHold > 0 && !ex.s.caps.Ends() {
 		return driver.Request{}, fmt.Errorf("%w: holds in %s end for those who have watched them for their TTL and for nobody else, so there is no "+
 			"minimum hold, which relies on the end of a hold whose process is gone", driver.ErrUnsupported, ex.s.caps.Name)
 	}

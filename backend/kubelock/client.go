@@ -29,7 +29,10 @@ type client struct {
 }
 
 // methods are the methods of verbs; of all others it is GET.
-var methods = map[string]string{"create": http.MethodPost, "update": http.MethodPut}
+var methods = map[string]string{"create": http.MethodPost, "update": http.MethodPut, dryRun: http.MethodPost}
+
+// dryRun is a create that the server does not keep.
+const dryRun = "dry run"
 
 // errAbsent says that there is no Lease of this name.
 var errAbsent = errors.New("there is no such Lease")
@@ -57,7 +60,10 @@ func (c *client) call(ctx context.Context, verb, path string, body, into any) er
 	if err != nil {
 		return fmt.Errorf("%s answers what is no JSON of its API: %w", c.server.Host, err)
 	}
-	c.worked.CompareAndSwap(false, verb != "")
+	if l, ok := into.(*lease); ok {
+		l.read, _ = http.ParseTime(resp.Header.Get("Date"))
+	}
+	c.worked.CompareAndSwap(false, verb != "" && verb != dryRun)
 	return nil
 }
 
@@ -132,5 +138,5 @@ func (c *client) refusal(verb string, resp *http.Response) error {
 	if !c.worked.Load() && resp.StatusCode != http.StatusBadRequest && resp.StatusCode <= http.StatusNotFound {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
-	return driver.Unsent(err)
+	return record.Refused(err)
 }

@@ -108,11 +108,12 @@ func TestBusy(t *testing.T) {
 	f := newFake(t)
 	b := open(t, f.url())
 	f.setFault(answers(http.MethodGet, 429, "slowly"))
-	expect.Be(t, expect.Err(b.Acquire(t.Context(), request("a"))), driver.ErrUnsent)
+	waiter := request("a")
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), waiter)), driver.ErrUnsent)
 	locktest.Eventually(t, "a client reads less often", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
-		_, err := b.Acquire(ctx, request("a"))
+		_, err := b.Acquire(ctx, waiter)
 		return strings.Contains(err.Error(), "may read once in")
 	})
 	f.setFault(nil)
@@ -132,7 +133,7 @@ func TestRequests(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const one = fakePath + "/app0x2fa"
-	want := []string{"GET /version", "GET " + one, "POST " + fakePath, "PUT " + one, "PUT " + one, "PUT " + one}
+	want := []string{"GET /version", "POST " + fakePath, "GET " + one, "POST " + fakePath, "PUT " + one, "PUT " + one, "PUT " + one}
 	if !slices.Equal(f.requests, want) {
 		t.Errorf("%q", f.requests)
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/internal/testkit/must"
 )
@@ -31,6 +32,8 @@ type fakeServer struct {
 	watchers map[chan string]string // by the name of a Lease: events
 	requests []string               // methods and paths
 	fault    func(w http.ResponseWriter, r *http.Request) (done bool)
+	ahead    time.Duration // of its clock
+	proxy    time.Duration // how far a proxy's clock is ahead of its clock
 }
 
 const fakePath = "/apis/coordination.k8s.io/v1/namespaces/shop/leases"
@@ -91,6 +94,7 @@ func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.requests = append(f.requests, r.Method+" "+r.URL.Path)
 	fault, token := f.fault, f.token
+	w.Header().Set("Date", f.now().Add(f.proxy).Format(http.TimeFormat))
 	f.mu.Unlock()
 	name := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, fakePath), "/")
 	switch {
@@ -123,7 +127,11 @@ func (f *fakeServer) one(w http.ResponseWriter, r *http.Request, name string) {
 		json.NewEncoder(w).Encode(map[string]any{"items": items})
 	case r.Method == http.MethodPost:
 		name = sent["metadata"].(map[string]any)["name"].(string)
-		if f.leases[name] != nil {
+		switch {
+		case r.URL.Query().Get("dryRun") == "All":
+			json.NewEncoder(w).Encode(f.stamped(sent))
+			return
+		case f.leases[name] != nil:
 			fail(w, http.StatusConflict, "leases", "already exists")
 			return
 		}
@@ -144,10 +152,21 @@ func (f *fakeServer) one(w http.ResponseWriter, r *http.Request, name string) {
 // put stores a Lease, and tells who watches. mu is held.
 func (f *fakeServer) put(w http.ResponseWriter, event, name string, l map[string]any) {
 	f.version++
-	l["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(f.version)
-	f.leases[name] = l
+	f.leases[name] = f.stamped(l)
 	f.tell(event, name)
 	json.NewEncoder(w).Encode(l)
+}
+
+func (f *fakeServer) now() time.Time { return time.Now().Add(f.ahead).UTC() }
+
+// stamped returns a Lease with what the server writes into it. mu is held.
+func (f *fakeServer) stamped(l map[string]any) map[string]any {
+	m := l["metadata"].(map[string]any)
+	m["resourceVersion"] = strconv.Itoa(f.version)
+	m["managedFields"] = []any{
+		map[string]any{"manager": "x", "time": f.now().Add(-time.Hour).Format(time.RFC3339)}, map[string]any{"time": f.now().Format(time.RFC3339)},
+	}
+	return l
 }
 
 // tell tells who watches a Lease. mu is held.

@@ -24,16 +24,33 @@ type lease struct {
 	Kind       string   `json:"kind,omitempty"`
 	Metadata   metadata `json:"metadata"`
 	Spec       spec     `json:"spec"`
+
+	read time.Time // by the clock of the server, or of a proxy; zero: not said
 }
 
 type metadata struct {
 	Name            string            `json:"name,omitempty"`
+	GenerateName    string            `json:"generateName,omitempty"`
 	UID             string            `json:"uid,omitempty"`
 	ResourceVersion string            `json:"resourceVersion,omitempty"`
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 	OwnerReferences json.RawMessage   `json:"ownerReferences,omitempty"`
 	Finalizers      []string          `json:"finalizers,omitempty"`
+
+	// These are the server's, and are not written.
+	DeletionTimestamp *time.Time                 `json:"deletionTimestamp,omitempty"`
+	ManagedFields     []struct{ Time time.Time } `json:"managedFields,omitempty"`
+}
+
+// written returns when the server wrote the Lease, by its clock. Zero: not known.
+func (m *metadata) written() (last time.Time) {
+	for _, f := range m.ManagedFields {
+		if f.Time.After(last) {
+			last = f.Time
+		}
+	}
+	return last
 }
 
 // spec has the fields that client-go's leaderelection writes.
@@ -93,6 +110,7 @@ func written(name string, r record.Record, now time.Time) (*lease, error) {
 	before, replaces := r.Rest.(*lease)
 	if replaces {
 		l.Metadata, l.Spec = before.Metadata, before.Spec
+		l.Metadata.DeletionTimestamp, l.Metadata.ManagedFields = nil, nil
 	}
 	l.Spec.HolderIdentity, l.Spec.LeaseTransitions = r.Holder, int64(r.Counter&math.MaxInt32)
 	l.Spec.LeaseDurationSeconds = max(1, int64((r.TTL+time.Second-1)/time.Second))
@@ -102,6 +120,9 @@ func written(name string, r record.Record, now time.Time) (*lease, error) {
 	} else if next := before.Spec.RenewTime.Truncate(time.Second).Add(time.Second); next.After(now) {
 		// client-go compares whole seconds: two renewals in one are one to it, and it would take the lock too early.
 		l.Spec.RenewTime = microTime{next}
+	}
+	if replaces && before.Metadata.DeletionTimestamp != nil && r.Holder != "" && r.Holder != before.Spec.HolderIdentity {
+		return nil, driver.Unsent(fmt.Errorf("the Lease %s is being deleted: it can be locked when its finalizers, %q, are removed", l.Metadata.Name, l.Metadata.Finalizers))
 	}
 	text, err := json.Marshal(note{r.Holder, l.Spec.RenewTime, r.Token, r.Fence, r.Meta})
 	if size := len(name) + len(text); err == nil && size > mostNotes {

@@ -38,6 +38,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	p := driver.NewParams(u)
 	timeout, prefix, file := p.Duration("timeout", 5*time.Second), p.String("prefix", ""), p.String("kubeconfig", "")
+	clock := p.Choice("clock", "on", "off")
 	namespace, err := strings.Trim(u.Path, "/"), p.Err()
 	odd := u.Opaque != "" || u.Host != "" || u.User != nil || u.Fragment != "" || strings.ContainsAny(namespace, "/.")
 	if odd || u.Scheme != scheme || names.Encode(namespace) != namespace {
@@ -53,13 +54,21 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	name := scheme + "://" + c.server.Host + "/" + c.namespace + "/"
 	opening, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := c.probe(opening); err != nil {
+	s := &store{client: c, prefix: prefix, now: time.Now}
+	caps := driver.Caps{Name: name + prefix, MinTTL: time.Second, Poll: time.Second}
+	err = c.probe(opening)
+	if err == nil && clock == "on" {
+		s.clock, err = s.dryRun(opening)
+	}
+	if s.clock {
+		caps.Late = record.Late
+	}
+	if err != nil {
 		if ctx.Err() == nil && opening.Err() != nil {
 			err = fmt.Errorf("no answer within %v: %w", timeout, err)
 		}
 		return nil, fmt.Errorf("kubelock: open %s: %w", name, err)
 	}
-	s := &store{client: c, prefix: prefix, now: time.Now}
 	s.life, s.stop = context.WithCancel(context.Background())
-	return &Backend{record.New(s, driver.Caps{Name: name + prefix, MinTTL: time.Second, Poll: time.Second}), s}, nil
+	return &Backend{record.New(s, caps), s}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/record"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -24,6 +25,7 @@ type store struct {
 	*client
 	prefix string
 	now    func() time.Time
+	clock  bool // the server says how old a Lease is
 
 	life  context.Context // ends with Close, which holds mu then
 	stop  context.CancelFunc
@@ -41,7 +43,25 @@ func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
 	if err != nil {
 		return record.Record{}, err
 	}
-	return l.record()
+	r, err := l.record()
+	if s.clock {
+		r.Age = record.Age(l.Metadata.written(), l.read)
+	}
+	return r, err
+}
+
+// dryRun creates a Lease that the server does not keep, and reports whether its times are of one clock.
+func (s *store) dryRun(ctx context.Context) (bool, error) {
+	l, err := written("distlock-probe-"+driver.NewOwner(), record.Record{}, s.now())
+	if err != nil {
+		return false, err
+	}
+	answer, began := &lease{}, time.Now()
+	err = s.call(ctx, dryRun, s.leases()+"?dryRun=All", l, answer)
+	if errors.Is(err, driver.ErrInvalid) || errors.Is(err, record.ErrRefused) {
+		return false, nil // the login may read only, or there is no such namespace: the first call says so
+	}
+	return record.OneClock(answer.Metadata.written(), answer.read, time.Since(began)), err
 }
 
 // Write creates or updates the Lease.

@@ -109,8 +109,7 @@ var actions = map[string]string{
 	http.MethodDelete: "s3:DeleteObject, of which Open's probe makes use",
 }
 
-// refused returns the error for an answer that is none of those that the caller expects. The store has done nothing if
-// it is about who asks, or for what.
+// refused returns the error for an answer that is none of those that the caller expects.
 func (c *client) refused(method string, a answer) error {
 	err := fmt.Errorf("%s at %s: %d %s: %s", method, c.base.Redacted(), a.status, cmp.Or(short(a.Code), http.StatusText(a.status)), short(a.Message))
 	region := a.header.Get("X-Amz-Bucket-Region")
@@ -126,7 +125,7 @@ func (c *client) refused(method string, a answer) error {
 	case a.Code == "NoSuchBucket":
 		err = fmt.Errorf("%w; make the bucket first", err)
 	}
-	return driver.Unsent(err)
+	return record.Refused(err)
 }
 
 // short returns the beginning of a text of the store's.

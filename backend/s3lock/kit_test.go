@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 type fake struct {
 	mu      sync.Mutex
 	objects map[string]stored
+	written map[string]time.Time
 	seen    map[string]int // requests, by method; that of ListObjectsV2 is LIST
 
 	ignore  string                            // a condition that it does not honour
@@ -73,7 +74,7 @@ type storeError struct {
 }
 
 func newFake() *fake {
-	return &fake{objects: map[string]stored{}, seen: map[string]int{}, region: "us-east-1", clock: time.Now}
+	return &fake{objects: map[string]stored{}, written: map[string]time.Time{}, seen: map[string]int{}, region: "us-east-1", clock: time.Now}
 }
 
 // serve listens, and returns the URL of a bucket.
@@ -212,6 +213,8 @@ func (f *fake) handle(w http.ResponseWriter, r *http.Request, body []byte) *stor
 			return &storeError{status: http.StatusNotFound, code: "NoSuchKey", message: "The specified key does not exist."}
 		}
 		w.Header().Set("ETag", old.etag)
+		w.Header().Set("Last-Modified", f.written[key].UTC().Format(http.TimeFormat))
+		w.Header().Set("Date", f.clock().UTC().Format(http.TimeFormat))
 		if f.kms {
 			w.Header().Set("X-Amz-Server-Side-Encryption", "aws:kms")
 		}
@@ -244,6 +247,7 @@ func (f *fake) put(w http.ResponseWriter, r *http.Request, key string, body []by
 	}
 	etag := strconv.Quote(hex.EncodeToString(hash[:]))
 	f.objects[key] = stored{etag, body}
+	f.written[key] = f.clock()
 	if f.bare {
 		etag = strings.Trim(etag, `"`)
 	}

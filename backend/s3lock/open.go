@@ -45,8 +45,9 @@ const (
 //
 //	s3://bucket/prefix?region=eu-west-1
 //	s3://bucket/prefix?endpoint=https://minio.example.com:9000
+//	s3://bucket/prefix?clock=off
 //
-// The region of the environment or the profile is used without one in the URL. endpoint is for stores other than AWS's;
+// clock=off: no hold is ended by the store's clock (see the package comment). The region of the environment or the profile is used without one in the URL. endpoint is for stores other than AWS's;
 // AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL and the profile's endpoint_url name one too. The error is ErrInvalid if the store does
 // not honour conditional writes, if there is no such bucket in the region, and if the credentials lack a right.
 func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
@@ -66,12 +67,16 @@ func openURL(ctx context.Context, u *url.URL) (driver.Backend, error) {
 }
 
 func (s *store) backend() *record.Backend {
-	return record.New(s, driver.Caps{Name: s.name, Floor: true, MinTTL: minTTL, MaxTTL: maxTTL, Poll: poll})
+	caps := driver.Caps{Name: s.name, Floor: true, MinTTL: minTTL, MaxTTL: maxTTL, Poll: poll}
+	if s.clock {
+		caps.Late = record.Late
+	}
+	return record.New(s, caps)
 }
 
 func openStore(ctx context.Context, u *url.URL) (*store, error) {
 	p := driver.NewParams(u)
-	region, endpoint := p.String("region", ""), p.String("endpoint", "")
+	region, endpoint, clock := p.String("region", ""), p.String("endpoint", ""), p.Choice("clock", "on", "off")
 	prefix, err := target(u)
 	if err := errors.Join(err, p.Err()); err != nil {
 		return nil, err
@@ -91,7 +96,7 @@ func openStore(ctx context.Context, u *url.URL) (*store, error) {
 	}
 	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	c := &client{base: *base, region: cmp.Or(cfg.Region, "us-east-1"), creds: cfg.Credentials, http: httpClient(cfg), signer: signer}
-	s := &store{client: c, Pace: record.Pace{Gap: record.MinGap}, name: name, prefix: prefix}
+	s := &store{client: c, Pace: record.Pace{Gap: record.MinGap}, name: name, prefix: prefix, clock: clock == "on"}
 	if err := s.probe(ctx); err != nil {
 		s.http.CloseIdleConnections()
 		return nil, err
@@ -177,28 +182,30 @@ func httpClient(cfg aws.Config) *http.Client {
 func (s *store) probe(ctx context.Context) (err error) {
 	key := s.prefix + probeMark + driver.NewOwner()
 	write := func(ifMatch, content string) (string, error) { return s.put(ctx, key, ifMatch, []byte(content)) }
-	if _, _, err := s.get(ctx, key); err != nil {
+	if _, err := s.get(ctx, key); err != nil {
 		return s.unusable("an object that is not there", err)
 	}
 	first, err := write("", probed+"1}")
-	if !errors.Is(err, driver.ErrUnsent) {
+	if !errors.Is(err, driver.ErrUnsent) && !errors.Is(err, record.ErrRefused) {
 		defer func() { err = errors.Join(err, s.remove(ctx, key)) }()
 	}
 	if err != nil {
 		return s.unusable("If-None-Match: * for a new object", err)
 	}
 	s.hashes = first == hashOf([]byte(probed+"1}"))
+	began := time.Now()
 	second, err := write(first, probed+"2}")
 	if err != nil {
 		return s.unusable("If-Match with the object's ETag", err)
 	}
-	r, _, err := s.get(ctx, key)
+	f, err := s.get(ctx, key)
 	if err != nil {
 		return s.unusable("GET", err)
 	}
-	if r.Version != second {
-		return fmt.Errorf("%w: the store at %s gives one version the ETag %s in a PUT and %s in a GET", driver.ErrInvalid, s.base.Redacted(), second, r.Version)
+	if f.Version != second {
+		return fmt.Errorf("%w: the store at %s gives one version the ETag %s in a PUT and %s in a GET", driver.ErrInvalid, s.base.Redacted(), second, f.Version)
 	}
+	s.clock = s.clock && record.OneClock(f.written, f.read, time.Since(began))
 	for _, c := range []struct{ condition, ifMatch string }{{"If-Match", first}, {"If-None-Match", ""}} {
 		switch _, err := write(c.ifMatch, probed+"3}"); {
 		case err == nil:
@@ -230,7 +237,7 @@ func (s *store) remove(ctx context.Context, key string) error {
 // unusable returns the error of Open for a step of the probe. What the store refused now is final for an Opener; what had no answer
 // is not.
 func (s *store) unusable(step string, err error) error {
-	if errors.Is(err, driver.ErrUnsent) && !errors.As(err, new(net.Error)) || errors.Is(err, record.ErrConflict) {
+	if errors.Is(err, record.ErrRefused) || errors.Is(err, driver.ErrUnsent) && !errors.As(err, new(net.Error)) || errors.Is(err, record.ErrConflict) {
 		return fmt.Errorf("%w: s3lock: probe of %s: %s: %w", driver.ErrInvalid, s.base.Redacted(), step, err)
 	}
 	return fmt.Errorf("s3lock: probe of %s: %s: %w", s.base.Redacted(), step, err)

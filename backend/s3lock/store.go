@@ -25,6 +25,7 @@ type store struct {
 	name   string // for Caps
 	prefix string // of keys: empty, or with a slash at its end
 	hashes bool   // the ETag of an object is a hash of its content
+	clock  bool   // the store says how old an object is
 }
 
 var _ record.Store = (*store)(nil)
@@ -48,44 +49,57 @@ const rereads = 5
 
 // Read gets the object of name.
 func (s *store) Read(ctx context.Context, name string) (record.Record, error) {
-	r, of, err := s.get(ctx, s.prefix+keys.Encode(name))
-	if err == nil && r.Version != "" && of != name {
-		err = fmt.Errorf("%w: the object of this lock is that of %s: two keys are one at this store", driver.ErrInvalid, driver.Quote(of))
+	f, err := s.get(ctx, s.prefix+keys.Encode(name))
+	if err == nil && f.Version != "" && f.name != name {
+		err = fmt.Errorf("%w: the object of this lock is that of %s: two keys are one at this store", driver.ErrInvalid, driver.Quote(f.name))
 	}
-	return r, err
+	if s.clock {
+		f.Age = record.Age(f.written, f.read)
+	}
+	return f.Record, err
 }
 
-// get reads an object, and the name of its lock. A Record without a Version: there is none, and its Counter is the store's clock, so
-// that fences rise although objects of free locks are deleted.
-func (s *store) get(ctx context.Context, key string) (r record.Record, name string, err error) {
+// found is an object that was read.
+type found struct {
+	record.Record
+	name          string    // of its lock
+	written, read time.Time // by the store's clock, or a proxy's, in seconds; zero: not said
+}
+
+// get reads an object. A Record without a Version: there is none, and its Counter is the store's clock, so that fences rise although
+// objects of free locks are deleted.
+func (s *store) get(ctx context.Context, key string) (f found, err error) {
 	for range rereads {
 		a, err := s.do(ctx, http.MethodGet, key, nil, nil, nil)
 		if err != nil {
-			return r, "", err
+			return f, err
 		}
 		s.Answered(a.busy())
+		f.read, err = http.ParseTime(a.header.Get("Date"))
 		switch {
 		case a.Code == "NoSuchKey":
-			now, err := http.ParseTime(a.header.Get("Date"))
-			return record.Record{Counter: uint64(max(0, now.UnixMicro()))}, "", err
+			f.Counter = uint64(max(0, f.read.UnixMicro()))
+			return f, err
 		case !a.ok():
-			return r, "", s.refused(http.MethodGet, a)
+			return f, s.refused(http.MethodGet, a)
 		}
 		var o object
 		if err := json.Unmarshal(a.body, &o); err != nil || o.Format != format {
-			return r, "", fmt.Errorf("%w: the object %s was not written by this version of distlock", driver.ErrInvalid, driver.Quote(key))
+			return f, fmt.Errorf("%w: the object %s was not written by this version of distlock", driver.ErrInvalid, driver.Quote(key))
 		}
 		if !s.torn(a) {
-			return record.Record{
+			f.name, f.Record = o.Name, record.Record{
 				Version: a.header.Get("Etag"), Token: o.Token, Holder: o.Holder, TTL: time.Duration(o.TTL) * time.Millisecond,
 				Fence: o.Fence, Counter: o.Counter, Meta: o.Meta,
-			}, o.Name, nil
+			}
+			f.written, _ = http.ParseTime(a.header.Get("Last-Modified"))
+			return f, nil
 		}
 		if err := wait.Sleep(ctx, wait.Jitter(record.MinGap)); err != nil {
-			return r, "", err
+			return f, err
 		}
 	}
-	return r, "", fmt.Errorf("the store at %s answers with the ETag of one version and the content of another", s.base.Redacted())
+	return f, fmt.Errorf("the store at %s answers with the ETag of one version and the content of another", s.base.Redacted())
 }
 
 // torn reports whether an ETag that is a hash of the content, as nearly all are, is that of another content. Some gateways read the two
@@ -134,15 +148,15 @@ func (s *store) List(ctx context.Context, prefix string, yield func(name string,
 			return err
 		}
 		for some := range slices.Chunk(page.Contents, record.AtOnce) {
-			records, locks, errs := make([]record.Record, len(some)), make([]string, len(some)), make([]error, len(some))
-			record.Parallel(len(some), func(i int) { records[i], locks[i], errs[i] = s.get(ctx, some[i].Key) })
-			for i, name := range locks {
+			objects, errs := make([]found, len(some)), make([]error, len(some))
+			record.Parallel(len(some), func(i int) { objects[i], errs[i] = s.get(ctx, some[i].Key) })
+			for i, f := range objects {
 				switch err := errs[i]; {
 				case err != nil && !errors.Is(err, driver.ErrInvalid):
 					return err
-				case err != nil, records[i].Version == "", s.prefix+keys.Encode(name) != some[i].Key, !strings.HasPrefix(name, prefix):
+				case err != nil, f.Version == "", s.prefix+keys.Encode(f.name) != some[i].Key, !strings.HasPrefix(f.name, prefix):
 					// no lock: a probe, another program's object, one that was deleted meanwhile
-				case !yield(name, records[i]):
+				case !yield(f.name, f.Record):
 					return nil
 				}
 			}

@@ -88,6 +88,7 @@ type Caps struct {
 	Floor       bool          `json:"floor"`
 	Downgrade   bool          `json:"downgrade"`
 	Observed    bool          `json:"observed,omitempty"`
+	Late        int64         `json:"late_ms,omitempty"`
 	Queueing    string        `json:"queueing"`               // never, on request or always
 	QueuedModes []driver.Mode `json:"queued_modes,omitempty"` // empty: all of Modes
 	Revocable   []driver.Mode `json:"revocable,omitempty"`
@@ -343,7 +344,7 @@ func SegmentOf(name string) string {
 // FromCaps describes c.
 func FromCaps(c driver.Caps, watch, inspect bool) Caps {
 	return Caps{
-		Modes: modes(c.Modes), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade, Observed: c.Observed, Queueing: c.Queueing.String(),
+		Modes: modes(c.Modes), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade, Observed: c.Observed, Late: Up(c.Late), Queueing: c.Queueing.String(),
 		QueuedModes: modes(c.QueuedModes), Revocable: modes(c.Revocable),
 		MinTTL: Up(c.MinTTL), MaxTTL: Down(c.MaxTTL), Poll: Up(c.Poll), Watch: watch, Inspect: inspect,
 	}
@@ -352,7 +353,7 @@ func FromCaps(c driver.Caps, watch, inspect bool) Caps {
 // Driver returns c as the Caps of a backend called name.
 func (c Caps) Driver(name string) driver.Caps {
 	return driver.Caps{
-		Name: name, Modes: driver.Modes(c.Modes...), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade, Observed: c.Observed,
+		Name: name, Modes: driver.Modes(c.Modes...), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade, Observed: c.Observed, Late: Duration(c.Late),
 		Queueing: queueing(c.Queueing), QueuedModes: driver.Modes(c.QueuedModes...), Revocable: driver.Modes(c.Revocable...),
 		MinTTL: Duration(c.MinTTL), MaxTTL: Duration(c.MaxTTL), Poll: Duration(c.Poll),
 	}

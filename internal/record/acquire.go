@@ -21,7 +21,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	s, _ := b.memory.seen.get(r.Name)
 	if s.Version == "" || s.Holder != r.Owner && !s.free(b.now()) { // an absent one's Counter is of its moment
-		if s, err = b.look(ctx, r.Name); err != nil {
+		s, err = b.look(ctx, r.Name, r.Owner)
+		b.memory.waiters.put(r.Owner, struct{}{})
+		if err != nil {
 			return driver.Grant{}, wrap("acquire", r.Name, driver.Unsent(err)) // a read takes nothing
 		}
 	}

@@ -32,8 +32,8 @@ type Backend struct {
 	memory memory
 }
 
-// New returns a backend. Of caps it takes what is the store's: Name, Floor, the bounds of the TTL and Poll. Floor says that
-// the store has no Stamps.
+// New returns a backend. Of caps it takes what is the store's: Name, Floor, Late, the bounds of the TTL and Poll. Floor says that
+// the store has no Stamps, and Late that its records have an Age.
 func New(store Store, caps driver.Caps) *Backend {
 	caps.Modes = driver.Modes(driver.Exclusive)
 	caps.Fence, caps.Detached, caps.Observed = true, true, true
@@ -72,9 +72,10 @@ func (b *Backend) own(ctx context.Context, h *driver.Hold) (sighting, error) {
 	return b.read(ctx, h.Name)
 }
 
-// look reads the record of name for one who does not hold.
-func (b *Backend) look(ctx context.Context, name string) (sighting, error) {
-	if p, ok := b.store.(interface{ turn(context.Context) error }); ok { // it has a Pace
+// look reads the record of name for an attempt of owner. A second one waits for its turn among the waiters of this client.
+func (b *Backend) look(ctx context.Context, name, owner string) (sighting, error) {
+	p, paced := b.store.(interface{ turn(context.Context) error }) // it has a Pace
+	if _, again := b.memory.waiters.get(owner); paced && again {
 		if err := p.turn(ctx); err != nil {
 			return sighting{}, err
 		}
@@ -86,7 +87,7 @@ func (b *Backend) look(ctx context.Context, name string) (sighting, error) {
 func (b *Backend) read(ctx context.Context, name string) (sighting, error) {
 	r, err := b.store.Read(ctx, name)
 	if err != nil {
-		return sighting{}, err
+		return sighting{}, unsent(err)
 	}
 	return b.memory.saw(name, r, b.now()), nil // the time after the answer: the version may be as young as that
 }
@@ -109,7 +110,7 @@ func (b *Backend) change(ctx context.Context, name string, s sighting, next func
 // replace writes next over old, and returns what it wrote. errMoved comes with what is there instead. After any error but
 // that, a driver's and driver.ErrUnsent the write may still take effect.
 func (b *Backend) replace(ctx context.Context, name string, old sighting, next Record) (sighting, error) {
-	next.Version, next.Token = old.Version, b.tokens.New()
+	next.Version, next.Token, next.Age = old.Version, b.tokens.New(), 0
 	before := b.now()
 	w, err := b.store.Write(ctx, name, next)
 	switch {
@@ -125,10 +126,21 @@ func (b *Backend) replace(ctx context.Context, name string, old sighting, next R
 		return old, fmt.Errorf("%w; to read what became of it failed: %v", err, unread) // which is no fact about the write
 	case now.Token == next.Token:
 		return now, nil
+	case now.Version != old.Version && errors.Is(err, ErrConflict):
+		return now, errMoved
 	case now.Version != old.Version:
+		now.doubt = err
 		return now, errMoved
 	}
-	return old, err
+	return old, unsent(err)
+}
+
+// unsent returns an error of a call that has written nothing: one that was refused took nothing.
+func unsent(err error) error {
+	if errors.Is(err, ErrRefused) {
+		return driver.Unsent(err)
+	}
+	return err
 }
 
 // wrap names the call and the lock.

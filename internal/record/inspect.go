@@ -13,7 +13,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if err := b.usable(ctx); err != nil {
 		return info, wrap("inspect", name, err)
 	}
-	s, err := b.look(ctx, name)
+	s, err := b.read(ctx, name)
 	if err != nil {
 		return info, wrap("inspect", name, err)
 	}

@@ -7,16 +7,17 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// sighting is a record, and since when this client has seen that version.
+// sighting is a record, and since when this client knows that version.
 type sighting struct {
 	Record
 	since time.Time
+	doubt error // of the write that it was read after: it may have taken effect, and was replaced since
 }
 
 // free reports whether the lock may be taken: it says so, or its hold is over.
 func (s sighting) free(now time.Time) bool { return s.Holder == "" || s.left(now) == 0 }
 
-// left returns for how long this client still has to see the version before the hold is over.
+// left returns for how long the version still has to stay before the hold is over for this client.
 func (s sighting) left(now time.Time) time.Duration {
 	return max(0, s.since.Add(patience(s.TTL)).Sub(now))
 }
@@ -34,13 +35,14 @@ func patience(ttl time.Duration) time.Duration {
 type memory struct {
 	seen       recent[sighting] // by name: the last version seen
 	unanswered recent[string]   // by Owner: the version that a write for it, without an answer, would replace
+	waiters    recent[struct{}] // by Owner: an attempt was not granted
 }
 
-// saw remembers a version of name that is known since then, and returns the sighting. Only a version that was not seen
-// before is seen since then.
-func (m *memory) saw(name string, r Record, since time.Time) sighting {
-	s := sighting{r, since}
-	if old, ok := m.seen.get(name); ok && old.Version == r.Version {
+// saw remembers a version of name that was there at that instant, and returns the sighting. The version is known since it was
+// seen first, or for longer if the store's clock says so.
+func (m *memory) saw(name string, r Record, at time.Time) sighting {
+	s := sighting{Record: r, since: at.Add(-r.Age)}
+	if old, ok := m.seen.get(name); ok && old.Version == r.Version && old.since.Before(s.since) {
 		s.since = old.since
 	}
 	m.seen.put(name, s)

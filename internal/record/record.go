@@ -9,7 +9,8 @@ import (
 // Store keeps one record for each name. All methods are safe for concurrent use.
 //
 // driver.ErrInvalid, driver.ErrUnsupported and driver.ErrUnsent mean what they mean in an Acquire: nothing was written,
-// nor will be. Any error that is neither one of these nor ErrConflict is no answer.
+// nor will be. ErrRefused means that only if the request was not sent twice on its way. Any error that is none of these nor
+// ErrConflict is no answer.
 type Store interface {
 	// Read returns the record as it is, not as it was. A name without one gives a Record without a Version. Where records
 	// may be deleted and fences are counted, its Counter is a number that no earlier fence was above, such as the store's
@@ -37,6 +38,17 @@ type Watcher interface {
 // ErrConflict says that the record is not of the version that a Write named.
 var ErrConflict = errors.New("the record has another version")
 
+// ErrRefused says that the store does not do what was asked, because of who asks or for what.
+var ErrRefused = errors.New("refused")
+
+// Refused marks err with ErrRefused, and leaves its text.
+func Refused(err error) error { return refused{err} }
+
+type refused struct{ error }
+
+func (r refused) Unwrap() error        { return r.error }
+func (r refused) Is(target error) bool { return target == ErrRefused }
+
 // Record is one lock.
 type Record struct {
 	// Version names what was read: an ETag, a resourceVersion. It never comes back: each Write has another Token, so
@@ -54,6 +66,10 @@ type Record struct {
 	Fence   uint64            // of the hold; 0: not known
 	Counter uint64            // fences granted so far, or grants where there are Stamps
 	Meta    map[string]string // of the hold
+
+	// Age is how old the version is at least, by the store's own clock. Time in which clocks of the store's hosts may be apart is
+	// taken off. 0: not known. Not written.
+	Age time.Duration
 
 	// Rest is what the store wants back in the Write that replaces this version.
 	Rest any

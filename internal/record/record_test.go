@@ -19,11 +19,12 @@ type plain struct {
 	now           Record
 	reads, writes int
 	fail          func(write func() (Written, error)) (Written, error) // of the next write
+	unread        error
 }
 
 func (p *plain) Read(context.Context, string) (Record, error) {
 	p.reads++
-	return p.now, nil
+	return p.now, p.unread
 }
 
 func (p *plain) Write(_ context.Context, _ string, r Record) (Written, error) {
@@ -72,7 +73,9 @@ var errReset = errors.New("connection reset")
 
 // A write that took effect is a grant, whatever the answer.
 func TestAnswerOfAWriteThatTookEffect(t *testing.T) {
-	for what, answer := range map[string]error{"none": errReset, "that of its second copy": ErrConflict} {
+	for what, answer := range map[string]error{
+		"none": errReset, "that of its second copy": ErrConflict, "a refusal of its second copy": Refused(errors.New("403")),
+	} {
 		s := &plain{}
 		b, r := connect(s), request()
 		s.fail = func(write func() (Written, error)) (Written, error) {
@@ -89,6 +92,88 @@ func TestAnswerOfAWriteThatTookEffect(t *testing.T) {
 		}
 		expect.OK(t, b.Release(t.Context(), r.Hold), what)
 	}
+}
+
+// A write that was refused is unsent if the record shows that it was not taken before, in a first copy.
+func TestRefusedWrite(t *testing.T) {
+	s := &plain{}
+	b, r := connect(s), request()
+	refuse := func(func() (Written, error)) (Written, error) { return Written{}, Refused(errReset) }
+	s.fail = refuse
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrUnsent, "Acquire")
+	must.Get(b.Acquire(t.Context(), r))(t)
+	s.fail = refuse
+	expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrUnsent, "Renew")
+	s.fail, s.unread = refuse, errReset
+	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, errReset) || errors.Is(err, driver.ErrUnsent) {
+		t.Errorf("Release, and nobody knows what became of it: %v", err)
+	}
+}
+
+// A release whose answer is lost is not taken for a loss, if another has the lock when the record is read.
+func TestReleaseMeetsTheNextHolder(t *testing.T) {
+	s := &plain{}
+	b, r, next := connect(s), request(), request()
+	must.Get(b.Acquire(t.Context(), r))(t)
+	s.fail = func(write func() (Written, error)) (Written, error) {
+		write()
+		must.Get(connect(s).Acquire(t.Context(), next))(t)
+		return Written{}, errReset
+	}
+	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, errReset) || errors.Is(err, driver.ErrLost) {
+		t.Errorf("Release: %v", err)
+	}
+	expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "another Release")
+	if s.now.Holder != next.Owner {
+		t.Errorf("%q holds", s.now.Holder)
+	}
+}
+
+// A client that has just come goes by the age that the store says, and one that has watched for longer by that.
+func TestAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &plain{}
+		r := request()
+		must.Get(connect(s).Acquire(t.Context(), r))(t)
+		for _, c := range []struct{ age, watched, left time.Duration }{
+			{0, 0, time.Minute}, {20 * time.Second, 0, 40 * time.Second}, {20 * time.Second, 30 * time.Second, 10 * time.Second}, {time.Minute, 0, 0},
+		} {
+			b := connect(s)
+			s.now.Age = c.age
+			must.Get(b.Inspect(t.Context(), "x"))(t)
+			time.Sleep(c.watched)
+			s.now.Age = max(0, c.age-time.Second) // another host of the store
+			info := must.Get(b.Inspect(t.Context(), "x"))(t)
+			left := time.Duration(0)
+			for _, h := range info.Holders {
+				left = h.Left
+			}
+			if late := left - c.left; late < 0 || late > time.Second {
+				t.Errorf("%+v: left %v", c, left)
+			}
+		}
+		s.now.Age = time.Hour
+		must.Get(connect(s).Acquire(t.Context(), request()))(t)
+	})
+}
+
+// Times of a proxy's clock are not taken for the store's.
+func TestOneClock(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	for _, c := range []struct {
+		read    time.Time
+		elapsed time.Duration
+		want    bool
+	}{
+		{at, 0, true}, {at.Add(time.Second), 0, true}, {at.Add(-time.Second), 0, true}, {at.Add(time.Minute), time.Minute, true},
+		{at.Add(-2 * time.Second), time.Minute, false}, {at.Add(time.Minute), time.Second, false}, {at.Add(3 * time.Second), 0, false},
+	} {
+		expect.Equal(t, OneClock(at, c.read, c.elapsed), c.want, fmt.Sprintf("%+v", c))
+	}
+	expect.Equal(t, OneClock(time.Time{}, at, time.Hour), false, "a time that is not said")
+	expect.Equal(t, Age(time.Time{}, at), 0, "age of what is not said")
+	expect.Equal(t, Age(at, at.Add(-time.Hour)), 0, "age of what will be")
+	expect.Equal(t, Age(at, at.Add(time.Minute)), time.Minute-time.Second-apart, "age")
 }
 
 // An attempt that arrives after its Owner was released takes nothing.

@@ -95,7 +95,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	_, err = b.change(ctx, h.Name, s, func(s sighting) (Record, error) {
 		answer = nil
 		if s.Holder != h.Owner {
-			answer = driver.ErrLost
+			answer = cmp.Or(s.doubt, driver.ErrLost)
 			if late, ok := b.memory.unanswered.get(h.Owner); !ok || late != s.Version {
 				return Record{}, answer
 			} // and an attempt that arrives late finds another version

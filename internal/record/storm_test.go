@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -18,11 +19,9 @@ import (
 var apart = []float64{1, 1.004, 0.996, 1.002, 0.998}
 
 // storm runs a storm in virtual time. defect, if there is one, stands between each client and the network.
-func storm(t *testing.T, holds int, rates []float64, stamps bool, change func(*recordtest.Storm), defect func(record.Store) record.Store) (saw *exclusion.Checker) {
+func storm(t *testing.T, holds int, rates []float64, memory *recordtest.Memory, change func(*recordtest.Storm), defect func(record.Store) record.Store) (saw *exclusion.Checker) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = time.Second
-		memory := recordtest.NewMemory()
-		memory.Stamps = stamps
 		var nets []*recordtest.Faults
 		s := &recordtest.Storm{
 			Clients: 6, Names: 3, Holds: holds, TTL: ttl, Seed: 1, Rates: rates,
@@ -34,7 +33,7 @@ func storm(t *testing.T, holds int, rates []float64, stamps bool, change func(*r
 				if defect != nil {
 					store = defect(store)
 				}
-				return record.New(store, driver.Caps{Name: "memory", Floor: !stamps}).WithClock(now)
+				return record.New(store, driver.Caps{Name: "memory", Floor: !memory.Stamps}).WithClock(now)
 			},
 		}
 		if change != nil {
@@ -54,12 +53,23 @@ func TestStorm(t *testing.T) { storms(t, 3_000) }
 func TestLongStorm(t *testing.T) { storms(t, 21_000) }
 
 func storms(t *testing.T, holds int) {
-	for name, stamps := range map[string]bool{"counted": false, "stamped": true} {
+	for name, change := range map[string]func(*recordtest.Memory){
+		"counted": func(*recordtest.Memory) {},
+		"stamped": func(m *recordtest.Memory) { m.Stamps = true },
+		"aged":    func(m *recordtest.Memory) { m.Age = ages(100*time.Millisecond, 200*time.Millisecond) },
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			storm(t, holds, apart, stamps, nil, nil).Judge(t, holds)
+			m := recordtest.NewMemory()
+			change(m)
+			storm(t, holds, apart, m, nil, nil).Judge(t, holds)
 		})
 	}
+}
+
+// ages is what a store says whose hosts' clocks are wrong by up to an error, and that takes so much off.
+func ages(wrong, off time.Duration) func(time.Duration) time.Duration {
+	return func(age time.Duration) time.Duration { return age + wrong - rand.N(2*wrong) - off }
 }
 
 // A storm that does not see as many holds as it wants ends with its context.
@@ -83,7 +93,9 @@ func TestStormFindsDefects(t *testing.T) {
 		rates  []float64
 		change func(*recordtest.Storm)
 		defect func(record.Store) record.Store
+		age    func(time.Duration) time.Duration
 	}{
+		{name: "clocks of the store are further apart than is taken off", fault: "while", age: ages(400*time.Millisecond, 200*time.Millisecond)},
 		{name: "trust counts from the answer", fault: "while", change: func(s *recordtest.Storm) { s.LateTrust = true }},
 		{name: "clocks are further apart than waiters allow for", fault: "while", rates: []float64{1, 1.05}},
 		{name: "a hold is watched since its first version", fault: "while", defect: func(s record.Store) record.Store {
@@ -121,7 +133,9 @@ func TestStormFindsDefects(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(15) { // the rarest shows three times in a storm, by chance
-				faults := storm(t, 1_000, d.rates, false, func(s *recordtest.Storm) {
+				m := recordtest.NewMemory()
+				m.Age = d.age
+				faults := storm(t, 1_000, d.rates, m, func(s *recordtest.Storm) {
 					s.Seed = seed
 					if d.change != nil {
 						d.change(s)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/distlock/distlock/internal/record"
 )
@@ -17,13 +18,19 @@ import (
 type Memory struct {
 	Stamps bool // the store numbers its writes
 
+	// Age returns what the store says of a record that is so old; nil: it says nothing.
+	Age func(age time.Duration) time.Duration
+
 	mu      sync.Mutex
 	writes  uint64
 	records map[string]record.Record
+	written map[string]time.Time
 }
 
 // NewMemory returns an empty store.
-func NewMemory() *Memory { return &Memory{records: map[string]record.Record{}} }
+func NewMemory() *Memory {
+	return &Memory{records: map[string]record.Record{}, written: map[string]time.Time{}}
+}
 
 // Read returns the record of name.
 func (m *Memory) Read(ctx context.Context, name string) (record.Record, error) {
@@ -32,7 +39,11 @@ func (m *Memory) Read(ctx context.Context, name string) (record.Record, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.records[name], nil
+	r := m.records[name]
+	if m.Age != nil {
+		r.Age = max(0, m.Age(time.Since(m.written[name])))
+	}
+	return r, nil
 }
 
 // Write replaces the record of name if it has r.Version. It takes effect also if ctx has ended: the caller is the network.
@@ -48,7 +59,7 @@ func (m *Memory) Write(_ context.Context, name string, r record.Record) (record.
 		r.Stamp = m.writes
 	}
 	r.Meta = maps.Clone(r.Meta)
-	m.records[name] = r
+	m.records[name], m.written[name] = r, time.Now()
 	return record.Written{Version: r.Version, Stamp: r.Stamp}, nil
 }
 
