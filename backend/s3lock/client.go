@@ -66,7 +66,7 @@ func (c *client) do(ctx context.Context, method, key string, query url.Values, h
 func (c *client) send(ctx context.Context, method, key string, query url.Values, header http.Header, body []byte) (answer, error) {
 	creds, err := c.creds.Retrieve(ctx)
 	if err != nil {
-		return answer{}, driver.Unsent(fmt.Errorf("AWS's chain of credentials (environment, profile, web identity, container, instance): %w", err))
+		return answer{}, driver.Unsent(fmt.Errorf("no credentials in AWS's environment, profile, web identity, container or instance: %w", brief{err}))
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.url(key, query), bytes.NewReader(body))
 	if err != nil {
@@ -111,7 +111,7 @@ var actions = map[string]string{
 
 // refused returns the error for an answer that is none of those that the caller expects.
 func (c *client) refused(method string, a answer) error {
-	err := fmt.Errorf("%s at %s: %d %s: %s", method, c.base.Redacted(), a.status, cmp.Or(short(a.Code), http.StatusText(a.status)), short(a.Message))
+	err := fmt.Errorf("%s at %s: %s", method, c.base.Redacted(), a)
 	region := a.header.Get("X-Amz-Bucket-Region")
 	switch {
 	case a.status >= http.StatusInternalServerError, a.status == http.StatusRequestTimeout, a.busy():
@@ -128,8 +128,19 @@ func (c *client) refused(method string, a answer) error {
 	return record.Refused(err)
 }
 
+// String returns what the answer says of a failure.
+func (a answer) String() string {
+	return fmt.Sprintf("%d %s: %s", a.status, cmp.Or(short(a.Code), http.StatusText(a.status)), short(a.Message))
+}
+
 // short returns the beginning of a text of the store's.
 func short(text string) string { return text[:min(len(text), 200)] }
+
+// brief is an error with a short text.
+type brief struct{ error }
+
+func (b brief) Error() string { return short(b.error.Error()) }
+func (b brief) Unwrap() error { return b.error }
 
 // busy reports whether the store wants fewer requests.
 func (a answer) busy() bool {
@@ -138,8 +149,11 @@ func (a answer) busy() bool {
 
 func (a answer) ok() bool { return a.status/100 == 2 }
 
-// put writes an object under a condition. ErrConflict: it did not hold, or somebody else wrote at the same time, for which
-// S3 answers 409; nothing was written.
+// errAtOnce says that somebody else wrote at the same time, or that the store takes it so.
+var errAtOnce = errors.New("a request at the same time")
+
+// put writes an object under a condition. ErrConflict: it did not hold, or errAtOnce, for which S3 answers 409; nothing was
+// written.
 func (c *client) put(ctx context.Context, key, ifMatch string, body []byte) (etag string, err error) {
 	header := http.Header{"If-None-Match": {"*"}}
 	if ifMatch != "" {
@@ -149,8 +163,10 @@ func (c *client) put(ctx context.Context, key, ifMatch string, body []byte) (eta
 	switch {
 	case err != nil:
 		return "", err
-	case a.status == http.StatusPreconditionFailed, a.status == http.StatusConflict, a.Code == "NoSuchKey":
-		return "", record.ErrConflict
+	case a.status == http.StatusConflict:
+		return "", fmt.Errorf("%w: %w: %s", record.ErrConflict, errAtOnce, a)
+	case a.status == http.StatusPreconditionFailed, a.status == http.StatusNotModified, a.Code == "NoSuchKey":
+		return "", fmt.Errorf("%w: %s", record.ErrConflict, a)
 	case !a.ok():
 		return "", c.refused(http.MethodPut, a)
 	}

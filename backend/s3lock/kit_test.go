@@ -58,6 +58,10 @@ type fake struct {
 	tear    func(key string) *stored          // what a GET finds in place of the content
 	kms     bool                              // an ETag is no hash
 	bare    bool                              // an ETag has no quotes in the answer to a PUT
+
+	proxy    time.Duration // how far the clock of a proxy that answers is ahead of the store's
+	timeless bool          // an answer has no times
+	unmet    int           // the status of a condition that does not hold
 }
 
 type stored struct {
@@ -74,7 +78,7 @@ type storeError struct {
 }
 
 func newFake() *fake {
-	return &fake{objects: map[string]stored{}, written: map[string]time.Time{}, seen: map[string]int{}, region: "us-east-1", clock: time.Now}
+	return &fake{objects: map[string]stored{}, written: map[string]time.Time{}, seen: map[string]int{}, region: "us-east-1", clock: time.Now, unmet: http.StatusPreconditionFailed}
 }
 
 // serve listens, and returns the URL of a bucket.
@@ -213,8 +217,10 @@ func (f *fake) handle(w http.ResponseWriter, r *http.Request, body []byte) *stor
 			return &storeError{status: http.StatusNotFound, code: "NoSuchKey", message: "The specified key does not exist."}
 		}
 		w.Header().Set("ETag", old.etag)
-		w.Header().Set("Last-Modified", f.written[key].UTC().Format(http.TimeFormat))
-		w.Header().Set("Date", f.clock().UTC().Format(http.TimeFormat))
+		if !f.timeless {
+			w.Header().Set("Last-Modified", f.written[key].UTC().Format(http.TimeFormat))
+			w.Header().Set("Date", f.clock().Add(f.proxy).UTC().Format(http.TimeFormat))
+		}
 		if f.kms {
 			w.Header().Set("X-Amz-Server-Side-Encryption", "aws:kms")
 		}
@@ -231,14 +237,14 @@ func (f *fake) handle(w http.ResponseWriter, r *http.Request, body []byte) *stor
 func (f *fake) put(w http.ResponseWriter, r *http.Request, key string, body []byte) *storeError {
 	old, exists := f.objects[key]
 	if r.Header.Get("If-None-Match") == "*" && exists && f.ignore != "If-None-Match" {
-		return &storeError{status: http.StatusPreconditionFailed, code: "PreconditionFailed"}
+		return &storeError{status: f.unmet, code: "PreconditionFailed"}
 	}
 	if match := r.Header.Get("If-Match"); match != "" && f.ignore != "If-Match" {
 		if !exists {
 			return &storeError{status: http.StatusNotFound, code: "NoSuchKey"}
 		}
 		if old.etag != match && !(f.bare && strings.Trim(old.etag, `"`) == match) {
-			return &storeError{status: http.StatusPreconditionFailed, code: "PreconditionFailed"}
+			return &storeError{status: f.unmet, code: "PreconditionFailed"}
 		}
 	}
 	hash := md5.Sum(body)

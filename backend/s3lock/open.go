@@ -181,7 +181,14 @@ func httpClient(cfg aws.Config) *http.Client {
 // probe shows that the store honours both conditions, and that all rights are there, by an object that nobody else has.
 func (s *store) probe(ctx context.Context) (err error) {
 	key := s.prefix + probeMark + driver.NewOwner()
-	write := func(ifMatch, content string) (string, error) { return s.put(ctx, key, ifMatch, []byte(content)) }
+	write := func(ifMatch, content string) (etag string, err error) {
+		for range rereads {
+			if etag, err = s.put(ctx, key, ifMatch, []byte(content)); !errors.Is(err, errAtOnce) {
+				break
+			}
+		}
+		return etag, err
+	}
 	if _, err := s.get(ctx, key); err != nil {
 		return s.unusable("an object that is not there", err)
 	}

@@ -169,7 +169,7 @@ func TestOpenWithoutRegionOrCredentials(t *testing.T) {
 	locktest.OpenFails(t, Open, "s3://bucket/locks", true, "?region=eu-west-1", "AWS_REGION", "?endpoint=")
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
-	locktest.OpenFails(t, Open, url, true, "AWS's chain of credentials")
+	locktest.OpenFails(t, Open, url, true, "no credentials in AWS's environment, profile")
 	t.Setenv("AWS_ACCESS_KEY_ID", testserver.S3AccessKey)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
 	locktest.OpenFails(t, Open, url, true, "403 SignatureDoesNotMatch")

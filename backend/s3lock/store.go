@@ -124,6 +124,9 @@ func (s *store) Write(ctx context.Context, name string, r record.Record) (record
 		return record.Written{}, driver.Unsent(err)
 	}
 	etag, err := s.put(ctx, s.prefix+keys.Encode(name), r.Version, body)
+	if r.Version == "" && errors.Is(err, record.ErrConflict) {
+		err = fmt.Errorf("%w (if there is no object, the store does not let a deleted one be made again)", err)
+	}
 	return record.Written{Version: etag}, err
 }
 

@@ -33,7 +33,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		b.memory.unanswered.drop(r.Owner)
 		return b.grant(s.Record, r), nil
 	case errors.Is(err, errMoved):
-		return driver.Grant{}, s.refusal(b.now()) // others were faster each time
+		return driver.Grant{}, b.refusal(s, b.now()) // others were faster each time
 	case errors.Is(err, driver.ErrHeld):
 		return driver.Grant{}, err
 	case !driver.Final(err) && !errors.Is(err, driver.ErrUnsent):
@@ -54,7 +54,7 @@ func (b *Backend) granted(s sighting, r driver.Request, now time.Time) (Record, 
 	case s.Holder == r.Owner:
 		next.TTL = max(r.TTL, s.since.Add(s.TTL).Sub(now))
 	case !s.free(now):
-		return next, s.refusal(now)
+		return next, b.refusal(s, now)
 	}
 	next.Holder, next.Foreign, next.Meta, next.Fence = r.Owner, false, r.Meta, 0
 	if !b.caps.Floor {
@@ -78,17 +78,18 @@ func (b *Backend) grant(written Record, r driver.Request) driver.Grant {
 }
 
 // refusal says who holds, and how long this client still has to wait if the holder is dead.
-func (s sighting) refusal(now time.Time) *driver.HeldError {
+func (b *Backend) refusal(s sighting, now time.Time) *driver.HeldError {
 	if s.free(now) {
 		return &driver.HeldError{}
 	}
-	return &driver.HeldError{Retry: s.left(now), Holders: []driver.Holder{s.holder(now)}}
+	return &driver.HeldError{Retry: s.left(now), Holders: []driver.Holder{b.holder(s, now)}}
 }
 
-// holder describes the holder.
-func (s sighting) holder(now time.Time) driver.Holder {
-	return driver.Holder{
-		Owner: s.Holder, Mode: driver.Exclusive, Fence: s.Fence,
-		Held: -1, Left: s.left(now), Foreign: s.Foreign, Meta: s.Meta,
+// holder describes the holder. Where its hold ends only for those who watch it, others are promised no end.
+func (b *Backend) holder(s sighting, now time.Time) driver.Holder {
+	h := driver.Holder{Owner: s.Holder, Mode: driver.Exclusive, Fence: s.Fence, Held: -1, Left: -1, Foreign: s.Foreign, Meta: s.Meta}
+	if b.caps.Ends() {
+		h.Left = s.left(now)
 	}
+	return h
 }

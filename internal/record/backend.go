@@ -122,6 +122,8 @@ func (b *Backend) replace(ctx context.Context, name string, old sighting, next R
 	}
 	now, unread := b.read(ctx, name)
 	switch {
+	case errors.Is(unread, ErrRefused):
+		return old, unsent(err)
 	case unread != nil:
 		return old, fmt.Errorf("%w; to read what became of it failed: %v", err, unread) // which is no fact about the write
 	case now.Token == next.Token:

@@ -18,7 +18,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 		return info, wrap("inspect", name, err)
 	}
 	if now := b.now(); !s.free(now) {
-		info.Mode, info.Holders = driver.Exclusive, []driver.Holder{s.holder(now)}
+		info.Mode, info.Holders = driver.Exclusive, []driver.Holder{b.holder(s, now)}
 	}
 	return info, nil
 }

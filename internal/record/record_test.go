@@ -104,6 +104,8 @@ func TestRefusedWrite(t *testing.T) {
 	must.Get(b.Acquire(t.Context(), r))(t)
 	s.fail = refuse
 	expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrUnsent, "Renew")
+	s.fail, s.unread = refuse, Refused(errReset)
+	expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrUnsent, "Release of one who may not even read")
 	s.fail, s.unread = refuse, errReset
 	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, errReset) || errors.Is(err, driver.ErrUnsent) {
 		t.Errorf("Release, and nobody knows what became of it: %v", err)
@@ -138,7 +140,7 @@ func TestAge(t *testing.T) {
 		for _, c := range []struct{ age, watched, left time.Duration }{
 			{0, 0, time.Minute}, {20 * time.Second, 0, 40 * time.Second}, {20 * time.Second, 30 * time.Second, 10 * time.Second}, {time.Minute, 0, 0},
 		} {
-			b := connect(s)
+			b := New(s, driver.Caps{Name: "plain", Floor: true, Late: time.Second})
 			s.now.Age = c.age
 			must.Get(b.Inspect(t.Context(), "x"))(t)
 			time.Sleep(c.watched)
@@ -208,6 +210,7 @@ func TestWatchedEnd(t *testing.T) {
 		if held == nil || held.Retry < r.TTL || held.Retry > r.TTL+r.TTL/50 {
 			t.Fatalf("refused by %+v", held)
 		}
+		expect.Equal(t, held.Holders[0].Left, -1, "the end that others are promised, who may not watch for as long")
 		time.Sleep(held.Retry - 1)
 		expect.Be(t, expect.Err(b.Acquire(t.Context(), next)), driver.ErrHeld, "a nanosecond too early")
 		time.Sleep(time.Nanosecond)

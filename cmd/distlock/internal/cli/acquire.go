@@ -90,7 +90,7 @@ func (a *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	began := time.Now()
 	lease, refused := a.attempt(ctx, a.locks.TryLock)
 	if lease != nil || a.o.noWait || !a.transient(refused) {
-		return lease, explain(refused, 0)
+		return lease, a.explain(refused, 0)
 	}
 	if err := a.selfHeld(ctx); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (a *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	}
 	defer a.notice.start(ctx, nil)()
 	lease, err := a.wait(ctx, refused)
-	return lease, explain(err, time.Since(began))
+	return lease, a.explain(err, time.Since(began))
 }
 
 // wait waits until the locks are held or ctx ends. It retries after transient errors: if one of
@@ -246,12 +246,22 @@ func (a *acquirer) transient(err error) bool {
 	return errors.Is(err, distlock.ErrHeld) || errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, distlock.ErrLost)
 }
 
+// errWatched says what a refusal leaves open where holds end only for those who watch them.
+var errWatched = errors.New("if its holder has died, the lock is free only for one who waits for longer than its TTL (--wait), since the store has no clock that ends it")
+
 // explain adds the lock's name and the time of the wait to a refusal.
-func explain(err error, waited time.Duration) error {
+func (a *acquirer) explain(err error, waited time.Duration) error {
 	var held *distlock.HeldError
 	if !errors.As(err, &held) {
 		return err
 	}
+	if !a.client.Caps().Ends() {
+		return fmt.Errorf("%w; %w", explain(err, held, waited), errWatched)
+	}
+	return explain(err, held, waited)
+}
+
+func explain(err error, held *distlock.HeldError, waited time.Duration) error {
 	what := "the lock"
 	if e := (*distlock.Error)(nil); errors.As(err, &e) && e.Name != "" {
 		what = "lock " + quoted(e.Name)

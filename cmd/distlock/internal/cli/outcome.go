@@ -77,7 +77,11 @@ func (a *app) outcomeOfWait(o *runOptions, err error) error {
 		return err
 	}
 	if o.skipOK {
-		a.verbosef(o, "skipped: %w", err)
+		if errors.Is(err, errWatched) {
+			a.warnf("skipped: %w", err)
+		} else {
+			a.verbosef(o, "skipped: %w", err)
+		}
 		return nil
 	}
 	return &exitError{code: o.busyCode, err: err}

@@ -3,7 +3,9 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -85,6 +88,40 @@ func TestBusy(t *testing.T) {
 	release()
 	p.must(0)
 	finishWith(t, url, 0, "run", "--no-wait", "door", "--", "true")
+}
+
+// The scheme watched keeps locks as sqlite does, and says that holds end only for those who watch them.
+func init() {
+	driver.Register("watched", func(ctx context.Context, u *url.URL) (driver.Backend, error) {
+		b, err := driver.Open(ctx, "sqlite:"+u.Path)
+		if err != nil {
+			return nil, err
+		}
+		return watched{b}, nil
+	})
+}
+
+type watched struct{ driver.Backend }
+
+func (w watched) Caps() driver.Caps {
+	caps := w.Backend.Caps()
+	caps.Observed, caps.Queueing = true, driver.QueueNever
+	return caps
+}
+
+// Where a dead holder's lock is free only for those who wait, a refusal says so, also one that is skipped.
+func TestBusyWhereHoldsAreWatched(t *testing.T) {
+	t.Parallel()
+	url := strings.Replace(lockFile(t), "sqlite:", "watched:", 1)
+	p, release := hold(t, url, "door")
+	for code, options := range map[int][]string{75: {"--no-wait"}, 76: {"--wait", "1ms", "--busy-code", "76"}, 0: {"--no-wait", "--skip-ok"}} {
+		busy := finishWith(t, url, code, append(append([]string{"run"}, options...), "door", "--", "true")...)
+		if text := busy.errors.String(); !strings.Contains(text, `lock "door" is held by `) || !strings.Contains(text, "waits for longer than its TTL (--wait)") {
+			t.Errorf("%v: %q", options, text)
+		}
+	}
+	release()
+	p.must(0)
 }
 
 func TestWaitsItsTurn(t *testing.T) {
