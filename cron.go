@@ -17,8 +17,8 @@ import (
 // A tick is run once, however short the job is, as long as the hosts' clocks differ by less than two thirds of every and
 // less than 90 s: the lock is held for the shorter of these at least, also if the program ends or dies meanwhile. Where a
 // hold ends with its session (Caps.Session), Cron returns only then, and a host that dies lets go when its session ends: then a
-// host whose clock is behind runs the tick again. Where a hold ends only for those who watch it (Caps.Observed), Cron is
-// ErrUnsupported.
+// host whose clock is behind runs the tick again. Where a hold ends late (Caps.Late), so does
+// a tick's; where it ends only for those who watch it (Caps.Observed without Late), Cron is ErrUnsupported.
 //
 // A job that runs for longer keeps the lock until it ends, and the ticks that come meanwhile are skipped. After a host has died
 // in the middle, the job runs again at the first tick that comes a TTL later, which is a quarter of every at most.

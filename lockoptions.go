@@ -77,7 +77,7 @@ func MaxHold(d time.Duration) LockOption {
 // A process that dies before it unlocks keeps the lock for its TTL, and for MinHold if it was taken without
 // a wait (TryLock, TryDo) and holds end with no session. One that loses the lock keeps nothing. MinHold is
 // ErrInvalid if it is more than MaxHold, or than the TTL with WithoutRenewal, and ErrUnsupported where holds end only for
-// those who watch them (Caps.Observed).
+// those who watch them (Caps.Observed without Caps.Late).
 func MinHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.minHold = d }}
 }

@@ -109,7 +109,7 @@ func (s *scene) whileRefused(f func()) {
 	defer restore()
 	for end := time.Now().Add(withdrawn); !s.over() && time.Now().Before(end); {
 		f()
-		s.sleep(20 * s.pause())
+		s.sleep(min(20*s.pause(), withdrawn/8))
 	}
 }
 

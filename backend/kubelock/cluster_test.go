@@ -114,8 +114,7 @@ func TestLongRefused(t *testing.T) {
 		p, namespace := faultproxy.New(t, srv.Addr()), srv.Namespace()
 		allow(t, srv, "other", namespace, []string{"get", "create", "update", "watch", "list"})
 		return drivertest.Harness{
-			Except: []string{"refused/release"}, // a release that is refused is not marked yet
-			TTL:    2 * time.Second,
+			TTL: 2 * time.Second,
 			Open: func(ctx context.Context) (driver.Backend, error) {
 				b, err := Open(ctx, through(srv, p, "other", namespace))
 				if err == nil {

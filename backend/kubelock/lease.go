@@ -98,9 +98,6 @@ func (l *lease) record() (record.Record, error) {
 		return r, nil
 	}
 	r.Token, r.Fence, r.Meta = n.Token, n.Fence, n.Meta
-	if l.Spec.AcquireTime.Equal(l.Spec.RenewTime.Time) {
-		r.Fence = version // this version granted
-	}
 	return r, nil
 }
 

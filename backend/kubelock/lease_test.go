@@ -38,14 +38,14 @@ func TestForm(t *testing.T) {
 	expect.Equal(t, string(must.Get(json.Marshal(free.Spec))(t)), released)
 }
 
-// What a Lease says is what was written, and the fence is the version of the write that granted.
+// What a Lease says is what was written. The fence of a grant is its Stamp.
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	l := stored(t, must.Get(written("orders/555", held("me"), noon))(t), "41")
 	got := must.Get(l.record())(t)
 	if got.Holder != "me" || got.Foreign || got.TTL != 2*time.Second || got.Counter != 7 || got.Token != "t" || got.Meta["host"] != "a" || got.Stamp != 41 || got.Version != "41" {
 		t.Errorf("%+v", got)
 	}
-	expect.Equal(t, got.Fence, 41)
+	expect.Equal(t, got.Fence, 0, "of the version that granted")
 	expect.Equal(t, l.lock(), "orders/555")
 	got.Fence = 41
 	renewed := must.Get(stored(t, must.Get(written("orders/555", got, noon.Add(time.Minute)))(t), "57").record())(t)

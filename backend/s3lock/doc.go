@@ -8,9 +8,11 @@
 //
 // # Capabilities
 //
-// Exclusive locks, spans of fences, floors, Inspect and List. Fences are counted in the object. S3 has no clock that ends a
-// hold and pushes nothing: waiters poll, and the lock of a process that died is free for those who have seen its object unchanged
-// for its TTL (driver.Caps.Observed). The longest TTL is a day.
+// Exclusive locks, spans of fences, floors, Inspect and List. Fences are counted in the object. S3 ends no hold and
+// pushes nothing: waiters poll, and the lock of a process that died is free for those who have seen its object unchanged for its TTL
+// (driver.Caps.Observed), and up to 10 s later for all others, since S3 says how old an object is (Caps.Late). The latter rests on the
+// clocks of S3's hosts, which may be 5 s apart; Open checks that a proxy does not put its own in place, and clock=off does without. The
+// longest TTL is a day.
 //
 // # What Open tries
 //

@@ -45,6 +45,9 @@ func (m *memory) saw(name string, r Record, at time.Time) sighting {
 	if old, ok := m.seen.get(name); ok && old.Version == r.Version && old.since.Before(s.since) {
 		s.since = old.since
 	}
+	if s.Fence == 0 && s.Holder != "" && !s.Foreign {
+		s.Fence = s.Stamp // this version granted
+	}
 	m.seen.put(name, s)
 	return s
 }

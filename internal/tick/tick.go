@@ -15,12 +15,13 @@ const most = 90 * time.Second
 //
 // A host whose clock is behind must find the lock taken: the hold lasts for two thirds of the schedule, or 90 s. A host must
 // find it free at its own next tick, also if the last renewal came just before the end of that: so the TTL is a quarter of
-// the schedule at most. Where holds end with a session, the TTL is all that is left of a host that died, and stays as
+// the schedule at most. A hold that ends late ends that much sooner. Where holds end with a session, the TTL is all that is left of a host that died, and stays as
 // it is.
 func Terms(every, ttl time.Duration, caps driver.Caps) (minHold, of time.Duration) {
 	minHold = min(every/3*2, most)
 	if caps.Session {
 		return minHold, ttl
 	}
+	minHold = min(minHold, max(0, every-every/10-caps.Late))
 	return min(minHold, caps.Longest()), max(min(ttl, every/4), caps.MinTTL)
 }
