@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -301,21 +302,39 @@ func unlessLost(err error) error {
 	return err
 }
 
+// How many holds Close releases at once: few, and more as long as that makes no call slower. Then the distance to the store
+// takes the time, and not the store.
+const (
+	fewAtOnce  = 64
+	mostAtOnce = 1024
+)
+
 // failing calls f for all holds, many at a time, and returns its errors.
 func failing(holds []*hold, f func(*hold) error) map[*hold]error {
-	room := make(chan struct{}, 64)
-	var wg wait.Group
 	var mu sync.Mutex
-	left := map[*hold]error{}
+	var wg wait.Group
+	more := sync.NewCond(&mu)
+	left, room, most, fastest := map[*hold]error{}, fewAtOnce, fewAtOnce, time.Duration(math.MaxInt64)
 	for _, h := range holds {
-		room <- struct{}{}
+		mu.Lock()
+		for room == 0 {
+			more.Wait()
+		}
+		room--
+		mu.Unlock()
 		wg.Go(func() {
-			defer func() { <-room }()
-			if err := f(h); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
+			start := time.Now()
+			err := f(h)
+			took := time.Since(start)
+			mu.Lock()
+			defer mu.Unlock()
+			room, fastest = room+1, min(fastest, took)
+			if err != nil {
 				left[h] = err
+			} else if took <= 2*fastest && most < mostAtOnce {
+				room, most = room+1, most+1
 			}
+			more.Signal()
 		})
 	}
 	wg.Wait()

@@ -148,6 +148,43 @@ func TestCloseOfManyLeases(t *testing.T) {
 	})
 }
 
+// Close of many locks ends in time at a distance from the store, since more releases are under way at once. A store that takes
+// its time for each is not crowded.
+func TestLargeCloseAtADistance(t *testing.T) {
+	for what, test := range map[string]struct {
+		locks, most int64
+		turns       bool // the store answers one call after the other
+	}{"far": {100_000, 1024, false}, "slow": {4_000, 70, true}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig()
+				c := must.Get(distlock.New(r, nil))(t)
+				for i := range test.locks {
+					mustLock(t, c.Mutex(strconv.FormatInt(i, 10)))
+				}
+				var at, most atomic.Int64
+				turn := make(chan struct{}, 1)
+				r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+					most.Store(max(most.Load(), at.Add(1)))
+					defer at.Add(-1)
+					if test.turns {
+						turn <- struct{}{}
+						time.Sleep(time.Millisecond)
+						<-turn
+					} else {
+						time.Sleep(20 * time.Millisecond)
+					}
+					return next(ctx, h)
+				}
+				expect.OK(t, c.Close(), "Close")
+				if most.Load() > test.most {
+					t.Errorf("%d releases at once", most.Load())
+				}
+			})
+		})
+	}
+}
+
 // An Unlock that meets Close does not report a loss. Other goroutines contend for the mutex of the hold, so that either
 // of the two may get it first, whichever has ended the lease.
 func TestUnlockMeetsClose(t *testing.T) {
