@@ -133,7 +133,7 @@ func splitHosts(u *url.URL, query url.Values) []*url.URL {
 func memberNames(urls []*url.URL) ([]string, error) {
 	names, servers := make([]string, len(urls)), make([]string, len(urls))
 	for i, u := range urls {
-		names[i] = (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque, Host: u.Host, Path: u.Path}).String()
+		names[i] = members.NameOf(u)
 		if servers[i] = strings.ToLower(u.Host); servers[i] == "" {
 			servers[i] = names[i]
 		}

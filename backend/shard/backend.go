@@ -92,13 +92,16 @@ func (b *Backend) merge() (driver.Caps, error) {
 	for _, m := range b.members {
 		own := m.Caps()
 		c = c.Intersect(own)
-		if names = append(names, m.Name); own.Session {
+		if names = append(names, m.Name+"="+own.Name); own.Session {
 			sessions++
 		}
 	}
-	c.Name = "shard(" + strings.Join(names, " ") + ")"
+	c.Name = nameOf(names)
 	return c, b.checkSessions(sessions)
 }
+
+// nameOf makes the name of a shard of its members' names, each with its coordinator.
+func nameOf(members []string) string { return "shard(" + strings.Join(members, " ") + ")" }
 
 // checkSessions returns ErrUnsupported if some members' holds can only live with their
 // session: where others have TTLs, no caller expects that a hold outlives its own.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/shard"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
@@ -113,7 +114,22 @@ func TestOpen(t *testing.T) {
 		take(t, one, r)
 		expect.Be(t, expect.Err(two.Acquire(t.Context(), request(r.Name))), driver.ErrHeld, "another connection")
 	}
-	expect.Equal(t, two.Caps().Name, "shard(a b c)", "Caps().Name")
+	expect.Equal(t, two.Caps().Name, "shard(a=mem:a"+id+" b=mem:b"+id+" c=mem:c"+id+")", "Caps().Name")
+	expect.Equal(t, one.Caps().Name, two.Caps().Name, "Caps().Name")
+}
+
+// Equal names of members do not make two stores one: a caller may hold a lock of each.
+func TestTwoShardsWithEqualNamesOfMembers(t *testing.T) {
+	var locks []distlock.Locker
+	for range 2 {
+		b := must.Get(shard.New([]shard.Member{{Name: "a", Backend: memlock.New()}, {Name: "b", Backend: memlock.New()}}))(t)
+		c := must.Get(distlock.New(b, nil))(t)
+		defer c.Close()
+		locks = append(locks, c.Mutex("x"))
+	}
+	lease, err := distlock.Multi(locks...).Lock(t.Context())
+	must.OK(t, err, "Multi")
+	expect.OK(t, lease.Unlock(t.Context()), "Unlock")
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/distlock/distlock/driver"
@@ -52,6 +53,16 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 		members.CloseAll(backends)
 		return nil, err
 	}
+	for i, m := range all { // what a member that is down calls itself is not known
+		at, err := driver.ParseURL(urls[i])
+		if err != nil {
+			b.Close()
+			return nil, err
+		}
+		names[i] = m.Name + "=" + members.NameOf(at)
+	}
+	slices.Sort(names)
+	b.caps.Name = nameOf(names)
 	return b, nil
 }
 

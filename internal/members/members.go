@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -192,6 +193,11 @@ func Open(ctx context.Context, names, urls []string, suffices func(c, want drive
 		}
 	}
 	return all, caps, nil
+}
+
+// NameOf returns a member's name from its URL, without credentials: what one that is down calls itself is not known.
+func NameOf(u *url.URL) string {
+	return (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque, Host: u.Host, Path: u.Path}).String()
 }
 
 // Intersect returns what all can do.
