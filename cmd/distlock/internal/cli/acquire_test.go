@@ -158,7 +158,7 @@ func TestReportsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &outage{Backend: memlock.New()}
 		_ = must.Get(b.Acquire(t.Context(), driver.Request{Hold: driver.Hold{Name: "door", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 24 * time.Hour}}))(t)
-		var w bytes.Buffer
+		var w lines
 		n := newNotice(&w, false, func(s string) string { return s })
 		n.next = time.Hour // as for an election
 		c := must.Get(distlock.New(b, &distlock.Options{Observer: n.observer()}))(t)
@@ -169,11 +169,11 @@ func TestReportsAnOutage(t *testing.T) {
 		stop := n.start(ctx, nil)
 		said := func(after time.Duration, least, most int, want string) {
 			t.Helper()
-			w.Reset() // the notice sleeps
+			w.take()
 			time.Sleep(after)
-			synctest.Wait()
-			if lines := strings.Count(w.String(), "\n"); lines < least || lines > most || lines != strings.Count(w.String(), want) {
-				t.Errorf("%d lines in %v; want %d to %d with %q: %s", lines, after, least, most, want, w.String())
+			text := w.take()
+			if lines := strings.Count(text, "\n"); lines < least || lines > most || lines != strings.Count(text, want) {
+				t.Errorf("%d lines in %v; want %d to %d with %q: %s", lines, after, least, most, want, text)
 			}
 		}
 		said(10*time.Minute, 1, 1, `waiting for "door" (`)
@@ -186,6 +186,28 @@ func TestReportsAnOutage(t *testing.T) {
 		cancel()
 		stop()
 	})
+}
+
+// lines are what was written.
+type lines struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	return len(p), nil
+}
+
+// take returns what was written since the last call.
+func (l *lines) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := string(l.text)
+	l.text = nil
+	return text
 }
 
 // outage is a store of locks that it does not show, and which is down now and then.
