@@ -68,8 +68,9 @@ type Backend interface {
 	// life of a hold: it may arrive late, after a Renew for longer.
 	//
 	// A *HeldError says that another Owner holds. With r.Queue a place in the queue stays for r.TTL
-	// after this attempt, or as long as the session; if the lock is free, the first place stays for
-	// TurnLife. No request passes a place in the queue, not even one without Queue.
+	// after this attempt, or as long as the session; if nothing else keeps its owner from holding, it stays for
+	// TurnLife. The end of a place may end others of its client (see Owners) TurnLife later, unless these are asked for again.
+	// No request passes a place in the queue, not even one without Queue.
 	//
 	// ErrInvalid, ErrUnsupported and ErrClosed are final: the request can never be granted, and
 	// nothing was taken. ErrUnsent means that the attempt was not sent: nothing was taken, and the
@@ -258,7 +259,8 @@ type Holder struct {
 }
 
 // Owners makes the Owners of one client. They have their first OwnersStart characters in common, by
-// which a coordinator may address all waiters of the client. Nothing else may depend on that.
+// which a coordinator may address all waiters of the client, and end the places of one that died. Nothing else may depend on
+// that.
 type Owners struct{ form [36]byte } // the common start, and the hyphens
 
 // OwnersStart is the length of the common start of a client's Owners.

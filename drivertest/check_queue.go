@@ -131,6 +131,21 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		s.b.free(r.Hold, nil, "the holder releases")
 		s.b.eventually(queued(second), driver.TurnLife, "a first waiter that does not come holds up no other")
 	},
+}, {name: "queue/dead-client", needs: need{queue: true, ownTTL: true},
+	text: "A client that died while several of its callers waited holds up a free lock for two turns at most, and not for one each.",
+	run: func(s *scene) {
+		client := driver.NewOwners()
+		s.deadTurns(func(name string) driver.Request {
+			r := s.requestFor(name)
+			r.Owner = client.New()
+			return r
+		})
+	},
+}, {name: "queue/dead-together", needs: need{queue: true, ownTTL: true, modes: driver.Modes(driver.Write, driver.Read)},
+	text: "Dead places whose owners would have got the lock together hold it up at the same time.",
+	run: func(s *scene) {
+		s.deadTurns(func(name string) driver.Request { return s.requestIn(driver.Read, name) })
+	},
 }, {name: "queue/shares", needs: queueing,
 	text: "Of 16 that want a lock again and again, each gets between half and twice its share.",
 	run: func(s *scene) {
@@ -245,3 +260,33 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		s.b.inTurn(turn).mustAcquire(queued(w), "the first in the queue gets the lock")
 	},
 }}
+
+// deadTurns leaves a free lock to several dead places, and wants it to be granted by the time that single dead places have held up
+// two other locks, one after the other.
+func (s *scene) deadTurns(place func(name string) driver.Request) {
+	leave := func(name string, places int) (next driver.Request) {
+		w := s.requestFor(name)
+		if place(name).Mode == driver.Read {
+			w.Mode = driver.Write
+		}
+		s.b.hold(w)
+		for range places {
+			s.a.refused(queued(place(name)), "a lock has one holder at a time")
+		}
+		s.b.free(w.Hold, nil, "the holder releases")
+		s.b.inTurn(time.Now()).refused(s.rival(w), "a free lock is kept for the first in the queue")
+		return s.rival(w)
+	}
+	next, granted := leave("lock", 6), false
+	for _, name := range []string{"one", "two"} {
+		for one, over := leave(name, 1), false; !over && !s.over(); {
+			granted = granted || first(tryOnce(s.b, next))
+			over = first(tryOnce(s.b, one))
+		}
+	}
+	if !granted {
+		s.b.mustAcquire(next, "dead places hold up a free lock together")
+	}
+}
+
+func first(_ driver.Grant, ok bool) bool { return ok }

@@ -59,6 +59,35 @@ var queueMutants = []mutant{{
 	"a free lock is kept for a dead first for as long as its place lasts", "queue/turn-ends",
 	turnsLast,
 }, {
+	"each place of a dead client has its turn", "queue/dead-client",
+	func(l *lab, p *patched) {
+		alias := func(owner string) (other string) {
+			l.locked(func() {
+				if l.notes[owner] == "" {
+					l.notes[owner] = driver.NewOwner()
+				}
+				other = l.notes[owner]
+			})
+			return other
+		}
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			r.Owner = alias(r.Owner)
+			return p.mem.Acquire(ctx, r)
+		}
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			h.Owner = alias(h.Owner)
+			return p.mem.Release(ctx, h)
+		}
+	},
+}, {
+	"dead readers have their turns one after the other", "queue/dead-together",
+	attempts(func(_ *patched, r *driver.Request) error {
+		if r.Queue && r.Mode == driver.Read {
+			r.Mode = driver.Write
+		}
+		return nil
+	}),
+}, {
 	"a release forgets all places but the last", "queue/shares",
 	func(_ *lab, p *patched) {
 		release := p.release

@@ -61,8 +61,12 @@ func (t *tx) acquire(r driver.Request, meta string) (driver.Grant, error) {
 
 // write stores the claims that a decision has changed, and deletes the expired ones.
 func (t *tx) write(l *lockState, r *driver.Request, d claims.Decision, now int64) error {
-	if d.First {
-		if err := t.put(r.Name, l.FirstPlace()); err != nil {
+	sooner := d.Sooner
+	if d.Own {
+		sooner = append(sooner, l.sooner...)
+	}
+	for i := range sooner {
+		if err := t.put(r.Name, &sooner[i]); err != nil {
 			return err
 		}
 	}

@@ -166,8 +166,9 @@ func checkHeader(ctx context.Context, conn *sql.Conn) (fresh bool, err error) {
 // lockState is the content of the file for one name.
 type lockState struct {
 	claims.Lock
-	fresh   bool // there is no row yet
-	expired int  // rows of claims that have ended
+	fresh   bool           // there is no row yet
+	expired int            // rows of claims that have ended
+	sooner  []claims.Claim // claims that end sooner since then
 }
 
 // load reads name as of now, with a statement of sqlLoad.
@@ -193,7 +194,7 @@ func load(ctx context.Context, s *statement, name, boot string, now int64) (*loc
 		return nil, errAnotherBoot
 	}
 	l.fresh, l.Number = l.Number == 0, max(l.Number, swept)
-	l.expired = l.Expire(now)
+	l.expired, l.sooner = l.Expire(now)
 	l.Sort()
 	return l, nil
 }

@@ -79,11 +79,45 @@ func order(a, b Claim) int {
 // Sort puts the holds, whose place is 0, before the queue.
 func (l *Lock) Sort() { slices.SortFunc(l.Claims, order) }
 
-// Expire removes the claims that have ended, and returns their number.
-func (l *Lock) Expire(now int64) int {
+// Expire removes the claims that have ended, and returns their number. A place that has ended is the end of its client, as
+// far as others can tell: the client's other places of that time live for TurnLife more, unless they are asked for again. It
+// returns these, too.
+func (l *Lock) Expire(now int64) (ended int, sooner []Claim) {
+	var gone map[string]int64 // when each such client's last place ended
+	for i := range l.Claims {
+		if c := &l.Claims[i]; c.Until <= now && !c.Holds() && c.client() != "" {
+			if gone == nil {
+				gone = map[string]int64{}
+			}
+			gone[c.client()] = max(gone[c.client()], c.Until)
+		}
+	}
+	for i := 0; gone != nil && i < len(l.Claims); i++ {
+		c := &l.Claims[i]
+		if at := gone[c.client()]; c.Since < at && c.endBy(at+int64(driver.TurnLife)) {
+			sooner = append(sooner, *c)
+		}
+	}
 	before := len(l.Claims)
 	l.Claims = slices.DeleteFunc(l.Claims, func(c Claim) bool { return c.Until <= now })
-	return before - len(l.Claims)
+	return before - len(l.Claims), sooner
+}
+
+// client returns what the Owners of one client have in common; "" if that is not known.
+func (c *Claim) client() string {
+	if len(c.Owner) <= driver.OwnersStart {
+		return ""
+	}
+	return c.Owner[:driver.OwnersStart]
+}
+
+// endBy ends a place at some time, and reports whether that is sooner than before.
+func (c *Claim) endBy(end int64) bool {
+	if c.Holds() || c.Until <= end {
+		return false
+	}
+	c.Until = end
+	return true
 }
 
 func (l *Lock) index(owner string) int {

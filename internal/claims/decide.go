@@ -11,10 +11,10 @@ import (
 
 // Decision is the answer to an attempt, and says what it has changed.
 type Decision struct {
-	Err   error // why the owner does not hold
-	Own   bool  // the owner's claim is new or was changed
-	First bool  // the first place in the queue ends sooner
-	Frees bool  // others may be let in
+	Err    error   // why the owner does not hold
+	Own    bool    // the owner's claim is new or was changed
+	Sooner []Claim // places that end sooner
+	Frees  bool    // others may be let in
 }
 
 // Acquire decides an attempt as of now. c has what the owner's hold is to have: its fence, and all that comes from the request
@@ -26,7 +26,7 @@ func (l *Lock) Acquire(r *driver.Request, c Claim, now int64) Decision {
 	own := l.Claim(r.Owner)
 	c.Owner, c.Mode, c.Since, c.Until = r.Owner, r.Mode, now, now+int64(r.TTL)
 	if !l.Admits(r) {
-		d := Decision{First: l.limitTurn(now) != nil}
+		d := Decision{Sooner: l.limitTurns(now)}
 		d.Err = l.refusal(r, now)
 		d.Own = r.Queue && l.enqueue(own, c, r)
 		return d
@@ -181,16 +181,17 @@ func (l *Lock) FirstPlace() *Claim {
 	return nil
 }
 
-// limitTurn ends the first place in the queue after TurnLife if nothing but its owner's absence keeps it
-// from holding. It returns the place if that changed it.
-func (l *Lock) limitTurn(now int64) *Claim {
-	first := l.FirstPlace()
-	if first == nil || first.Until <= now+int64(driver.TurnLife) {
-		return nil
+// limitTurns ends after TurnLife the places that nothing but their owners' absence keeps from holding, all at once. It
+// returns those that it has changed.
+func (l *Lock) limitTurns(now int64) (sooner []Claim) {
+	for i := range l.Claims {
+		c, first := &l.Claims[i], &l.Claims[0]
+		if i > 0 && (c.Mode != first.Mode || c.Mode.Alone() || c.Mode == driver.Counted && i >= l.Limit) {
+			break
+		}
+		if c.endBy(now + int64(driver.TurnLife)) {
+			sooner = append(sooner, *c)
+		}
 	}
-	if r := first.request(l.Limit); !l.Admits(&r) {
-		return nil
-	}
-	first.Until = now + int64(driver.TurnLife)
-	return first
+	return sooner
 }

@@ -123,7 +123,7 @@ func TestAcquire(t *testing.T) {
 func TestTry(t *testing.T) {
 	l, r := lockOf("x1 | x2"), requestOf("x3")
 	r.Queue = false
-	if d := l.Acquire(&r, Claim{Fence: 100}, now); d.Own || d.First || l.String() != "x1 | x2" {
+	if d := l.Acquire(&r, Claim{Fence: 100}, now); d.Own || len(d.Sooner) > 0 || l.String() != "x1 | x2" {
 		t.Errorf("%+v, then %q", d, l)
 	}
 }
@@ -267,9 +267,49 @@ func TestTurnLife(t *testing.T) {
 		if limited {
 			want = now + int64(driver.TurnLife)
 		}
-		if d.First != limited || l.FirstPlace().Until != want {
+		if len(d.Sooner) > 0 != limited || l.FirstPlace().Until != want {
 			t.Errorf("%q: %+v, the first place lives for %v", lock, d, time.Duration(l.FirstPlace().Until-now))
 		}
+	}
+}
+
+// Places whose owners would get the lock together have their turns at the same time.
+func TestTurnsTogether(t *testing.T) {
+	for lock, limited := range map[string]string{
+		"| x9 x8": "x9", "| r9 r8 r7 w6 r5": "r9 r8 r7", "r9 | r8 r7 x9": "r8 r7", "| c9 c8 c7": "c9 c8", "c9 | c8 c7": "c8", "| r9 r1 r7 x6": "r9 r7", "w9 | r8": "",
+	} {
+		l := lockOf(lock)
+		var got []string
+		for _, c := range l.limitTurns(now) {
+			got = append(got, c.Owner)
+		}
+		if strings.Join(got, " ") != limited || len(l.limitTurns(now)) > 0 {
+			t.Errorf("%q: turns of %q, want %q", lock, got, limited)
+		}
+	}
+}
+
+// A place that ends takes the others of its client with it two turns later at most, but not those that were asked for again,
+// that came later, or of other clients.
+func TestEndOfAClient(t *testing.T) {
+	one, two := driver.NewOwners(), driver.NewOwners()
+	far, seconds := now+int64(time.Hour), int64(time.Second)
+	place := func(owner string, since, until int64) Claim {
+		return Claim{Owner: owner, Mode: driver.Exclusive, Place: since, Since: since, Until: until}
+	}
+	dead, mate, late, other := one.New(), one.New(), one.New(), two.New()
+	l := &Lock{Claims: []Claim{place(dead, 1, now), place(mate, 2, far), place(other, 3, far), place(late, now+1, far)}}
+	if ended, sooner := l.Expire(now + seconds); ended != 1 || len(sooner) != 1 || sooner[0].Owner != mate || sooner[0].Until != now+int64(driver.TurnLife) {
+		t.Fatalf("%d ended; sooner: %+v", ended, sooner)
+	}
+	r := requestOf("x1")
+	r.Owner, r.Mode = mate, driver.Exclusive
+	l.Claims = append([]Claim{{Owner: two.New(), Mode: driver.Exclusive, Fence: 1, Until: far}}, l.Claims...)
+	if d := l.Acquire(&r, Claim{Fence: 100}, now+seconds); d.Err == nil || !d.Own {
+		t.Fatalf("asked again: %+v", d)
+	}
+	if ended, sooner := l.Expire(now + 3*seconds); ended != 0 || len(sooner) != 0 || l.Claim(other).Until != far || l.Claim(late).Until != far {
+		t.Errorf("%d ended; sooner: %+v; then %+v", ended, sooner, l.Claims)
 	}
 }
 
@@ -309,7 +349,7 @@ func TestLetsIn(t *testing.T) {
 func TestSortAndExpire(t *testing.T) {
 	l := lockOf("c1 c2 c3 | c4 c5")
 	slices.Reverse(l.Claims)
-	if n := l.Expire(now + int64(2*time.Second)); n != 2 {
+	if n, _ := l.Expire(now + int64(2*time.Second)); n != 2 {
 		t.Errorf("%d claims have ended, want 2", n)
 	}
 	if l.Sort(); l.String() != "c3 | c4 c5" {

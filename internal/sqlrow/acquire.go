@@ -152,7 +152,7 @@ func (s *state) decide(r driver.Request, c claims.Claim) (driver.Grant, decision
 	}
 	c.Fence, r.TTL = number<<claims.SpanBits, wholeMicros(r.TTL)
 	d := s.Acquire(&r, c, s.now)
-	v := decision{write: d.Own || d.First, frees: d.Frees, err: d.Err}
+	v := decision{write: d.Own || len(d.Sooner) > 0, frees: d.Frees, err: d.Err}
 	if d.Err != nil {
 		return driver.Grant{}, v
 	}
