@@ -95,8 +95,7 @@ func (a *attempt) try(ctx context.Context, l *lease, kept <-chan struct{}) (driv
 	}
 	err = checkLimit(q, a.Request)
 	if err == nil && blocker(q, a.Mode, a.Limit) != nil {
-		a.passTurn(ctx, q)
-		err = q.heldError()
+		err = a.refusal(ctx, q)
 	}
 	if err != nil {
 		a.b.leases.put(l)
@@ -150,7 +149,7 @@ func (a *attempt) enqueue(ctx context.Context, l *lease, kept <-chan struct{}, f
 		if _, err := a.leave(ctx, o); err != nil {
 			return driver.Grant{}, err
 		}
-		return driver.Grant{}, q.heldError()
+		return driver.Grant{}, q.heldError(0)
 	}
 	if kept != nil {
 		<-kept
@@ -169,11 +168,11 @@ func (a *attempt) wait(ctx context.Context, o *ownerState, q lockQueue, i int, a
 		return a.promote(ctx, o)
 	}
 	a.b.owners.setBlocker(o, ahead, by, answer.Revision)
-	a.passTurn(ctx, q)
+	refusal := a.refusal(ctx, q)
 	if err := a.b.secure(ctx, o, a.start, a.TTL, answer.RaftTerm); err != nil {
 		return driver.Grant{}, err
 	}
-	return driver.Grant{}, q.heldError()
+	return driver.Grant{}, refusal
 }
 
 // leaveOtherLimit deletes the place of a request with another limit than the permits ahead. If
@@ -186,7 +185,7 @@ func (a *attempt) leaveOtherLimit(ctx context.Context, o *ownerState) error {
 	if err := checkLimit(q, a.Request); err != nil {
 		return err
 	}
-	return q.heldError()
+	return q.heldError(0)
 }
 
 // leave deletes an Owner's place, and returns the queue without it. If there is no answer, a later attempt writes the
@@ -267,8 +266,7 @@ func (a *attempt) checkBlocked(ctx context.Context, o *ownerState, kept <-chan s
 	if len(first) > 0 && first[0].created != o.front.created {
 		first = nil // its lease has another key by now
 	}
-	a.passTurn(ctx, first)
-	return first.heldError()
+	return a.refusal(ctx, first)
 }
 
 // promote writes the key of a waiter that nothing blocks. Other connections tell a hold from a place by that, and only a
@@ -328,12 +326,17 @@ func (a *attempt) granted(ctx context.Context, o *ownerState, kept <-chan struct
 	return driver.Grant{Fence: fence, Fences: 1, TTL: a.TTL}, nil
 }
 
-// passTurn deletes the place whose turn it is if it has been so for driver.TurnLife. A waiter that is granted
-// writes its key, so the deletion can't hit a hold.
-func (a *attempt) passTurn(ctx context.Context, q lockQueue) {
-	i := slices.IndexFunc(q, func(k lockKey) bool { return k.Later })
-	if i < 0 || blocker(q[:i], q[i].mode, q[i].Limit) != nil || !a.b.turns.over(a.folder, &q[i]) {
-		return
+// refusal says who holds, and when the turn of a free lock is over. It deletes the places whose turn is over now. A waiter that is
+// granted writes its key, so the deletion can't hit a hold.
+func (a *attempt) refusal(ctx context.Context, q lockQueue) error {
+	over, rest, left := a.b.turns.over(q)
+	if len(over) > 0 {
+		var deletions []clientv3.Op
+		for _, k := range over[:min(len(over), maxBatch)] {
+			deletions = append(deletions, k.delete())
+		}
+		a.b.client.Txn(ctx).Then(deletions...).Commit() // if it fails, the next attempt does it
+		_, _, left = a.b.turns.over(rest)
 	}
-	a.b.client.Txn(ctx).Then(q[i].delete()).Commit() // if it fails, the next attempt does it
+	return q.heldError(min(left, a.b.caps.MinTTL)) // the place may end sooner than its turn
 }

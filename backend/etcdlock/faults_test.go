@@ -179,6 +179,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 	acquire(t, b, brief())
 	proxies[0].Refuse()
 	faultproxy.AwaitUnsent(t, b, brief)
+	faultproxy.AwaitUnsentRelease(t, b, brief().Hold)
 }
 
 // forget makes the open connections silent, as a NAT or a firewall does that forgets them. New ones

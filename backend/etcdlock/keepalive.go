@@ -171,14 +171,55 @@ func (p *pulse) silentSince(t time.Time) bool {
 
 // onNewConn returns a function that sends a request over a new connection to one of the client's
 // servers.
-func onNewConn[T any](client *clientv3.Client, send func(context.Context, *grpc.ClientConn) (T, error)) func(context.Context) (T, error) {
+func onNewConn[T any](s *leases, send func(context.Context, *grpc.ClientConn) (T, error)) func(context.Context) (T, error) {
 	return func(ctx context.Context) (resp T, err error) {
-		servers := client.Endpoints()
-		conn, err := client.Dial(servers[rand.IntN(len(servers))])
+		conn, done, err := s.fresh.use(func() (*grpc.ClientConn, error) {
+			servers := s.client.Endpoints()
+			return s.client.Dial(servers[rand.IntN(len(servers))])
+		})
 		if err != nil {
 			return resp, err
 		}
-		defer conn.Close()
+		defer done()
 		return send(ctx, conn)
 	}
+}
+
+// freshConns has the new connection that calls share which find the client's own ones silent: thousands of holds have hundreds of
+// such calls at a time.
+type freshConns struct {
+	mu   sync.Mutex
+	last *freshConn
+}
+
+type freshConn struct {
+	*grpc.ClientConn
+	made  time.Time
+	users int
+}
+
+// freshLife is for how long a connection counts as new. Its server may be silent too.
+const freshLife = time.Second
+
+// use returns the last connection if it is new enough and in use, or dials. The last user closes it by done.
+func (f *freshConns) use(dial func() (*grpc.ClientConn, error)) (conn *grpc.ClientConn, done func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.last
+	if c == nil || c.users == 0 || time.Since(c.made) > freshLife {
+		conn, err := dial()
+		if err != nil {
+			return nil, nil, err
+		}
+		c = &freshConn{ClientConn: conn, made: time.Now()}
+		f.last = c
+	}
+	c.users++
+	return c.ClientConn, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if c.users--; c.users == 0 {
+			c.Close()
+		}
+	}, nil
 }

@@ -73,7 +73,7 @@ func (b *Backend) readKeys(ctx context.Context, keys []keyWrite) (changes []keyC
 			b.leases.pulse.beat()
 		}
 		return resp, err
-	}, onNewConn(b.client, func(ctx context.Context, conn *grpc.ClientConn) (*clientv3.TxnResponse, error) {
+	}, onNewConn(&b.leases, func(ctx context.Context, conn *grpc.ClientConn) (*clientv3.TxnResponse, error) {
 		return send(ctx, clientv3.NewKVFromKVClient(pb.NewKVClient(conn), b.client))
 	}))
 	if errors.Is(err, rpctypes.ErrTooManyOps) && len(keys) > 1 {

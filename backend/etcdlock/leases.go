@@ -94,6 +94,7 @@ type leases struct {
 	client *clientv3.Client
 	wg     wait.Group
 	pulse  pulse
+	fresh  freshConns
 
 	mu       sync.Mutex
 	closed   bool
@@ -299,7 +300,7 @@ func (s *leases) keepAliveStream(ctx context.Context, all []*lease) []error {
 	}
 	_, err := hedge(ctx, &s.pulse, func(ctx context.Context) (struct{}, error) {
 		return calls.send(ctx, s.client.ActiveConnection(), s.pulse.beat)
-	}, onNewConn(s.client, func(ctx context.Context, conn *grpc.ClientConn) (struct{}, error) {
+	}, onNewConn(s, func(ctx context.Context, conn *grpc.ClientConn) (struct{}, error) {
 		return calls.send(ctx, conn, func() {})
 	}))
 	errs := make([]error, len(all))

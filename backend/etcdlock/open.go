@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"reflect"
 	"slices"
@@ -298,6 +299,10 @@ const (
 	keepAliveTimeout = 3 * time.Second
 )
 
+// idleKeepAlive is how often the system probes an idle connection, which gRPC does not: a NAT forgets it. gRPC's own dialer leaves that
+// to the system's default, which is two hours.
+const idleKeepAlive = 15 * time.Second
+
 // clientConfig reconnects soon to a server that was down: gRPC's own pauses grow to two minutes.
 func (c *urlConfig) clientConfig(ctx context.Context) clientv3.Config {
 	redial := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
@@ -305,7 +310,12 @@ func (c *urlConfig) clientConfig(ctx context.Context) clientv3.Config {
 		Endpoints:   c.endpoints(),
 		DialTimeout: c.timeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		Context: ctx, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: c.timeout})},
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: c.timeout}),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+				return (&net.Dialer{KeepAlive: idleKeepAlive}).DialContext(ctx, "tcp", addr)
+			}),
+		},
 	}
 	if c.login != nil {
 		config.DialOptions = append(config.DialOptions, LoginOptions(c.login)...)

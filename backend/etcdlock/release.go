@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/distlock/distlock/driver"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -34,7 +35,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 func (b *Backend) releaseStored(ctx context.Context, o *ownerState, h driver.Hold) error {
 	q, _, err := b.readQueue(ctx, h.Name)
 	if err != nil {
-		return b.fail("look up", h.Name, err)
+		return driver.Unsent(b.fail("look up", h.Name, err))
 	}
 	found := false
 	for i := range q {
@@ -43,6 +44,9 @@ func (b *Backend) releaseStored(ctx context.Context, o *ownerState, h driver.Hol
 			continue
 		}
 		deleted, err := b.delete(ctx, h.Name, k.key, createdAt(k.key, k.created))
+		if err != nil && found {
+			return fmt.Errorf("%s, after another key of the same Owner was released", err) // so it is not ErrUnsent
+		}
 		if err != nil {
 			return err
 		}
@@ -65,6 +69,9 @@ func (b *Backend) releaseStored(ctx context.Context, o *ownerState, h driver.Hol
 // delete deletes a key of a lock on a condition. It reports whether it has done so.
 func (b *Backend) delete(ctx context.Context, name, key string, cond clientv3.Cmp) (bool, error) {
 	resp, err := b.batcher.commit(ctx, b.folder(name), clientv3.OpTxn([]clientv3.Cmp{cond}, []clientv3.Op{clientv3.OpDelete(key)}, nil))
+	if err != nil && !outcomeUnknown(err) {
+		return false, driver.Unsent(b.fail("release", name, err))
+	}
 	if err != nil {
 		return false, b.fail("release", name, err)
 	}

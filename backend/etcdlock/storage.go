@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/metajson"
@@ -173,8 +174,8 @@ func (k *lockKey) shares(first *lockKey, before int) bool {
 }
 
 // heldError returns the refusal that names the holders.
-func (q lockQueue) heldError() error {
-	e := &driver.HeldError{}
+func (q lockQueue) heldError(retry time.Duration) error {
+	e := &driver.HeldError{Retry: retry}
 	for i := range q.holderCount() {
 		e.Holders = append(e.Holders, q[i].holder())
 	}

@@ -235,17 +235,22 @@ func (p *Proxy) Refuse() {
 // keepPort makes a connection from the proxy's port, so that no other server is given it. The port
 // may still have connections, or wait for the end of some.
 func (p *Proxy) keepPort() {
-	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		p.tb.Fatal(err)
-	}
-	defer other.Close()
 	from := net.Dialer{LocalAddr: p.l.Addr(), Control: reuseAddr}
-	conn, err := from.Dial("tcp", other.Addr().String())
-	if err != nil {
-		p.tb.Fatalf("keep the port of a proxy: %v", err)
+	for try := 1; ; try++ {
+		other, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			p.tb.Fatal(err)
+		}
+		defer other.Close()
+		conn, err := from.Dial("tcp", other.Addr().String())
+		if err == nil {
+			p.tb.Cleanup(func() { conn.Close() })
+			return
+		}
+		if try == 10 { // the port of other may be that of a client that was connected
+			p.tb.Fatalf("keep the port of a proxy: %v", err)
+		}
 	}
-	p.tb.Cleanup(func() { conn.Close() })
 }
 
 func (p *Proxy) accept() {
