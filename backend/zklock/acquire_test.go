@@ -433,6 +433,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 				r.Queue = queue
 				return r
 			})
+			faultproxy.AwaitUnsentRelease(t, b, request("", driver.Exclusive).Hold)
 		})
 	}
 }

@@ -250,7 +250,6 @@ func TestConformanceWhileRefused(t *testing.T) {
 			drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
 				e := enter(t)
 				return drivertest.Harness{
-					Except:   []string{"refused/release"}, // a release that is refused is not marked yet
 					TTL:      6 * time.Second,
 					Withdraw: e.withdraw,
 					Open: func(ctx context.Context) (driver.Backend, error) {

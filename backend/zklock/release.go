@@ -2,8 +2,11 @@ package zklock
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/zk"
 )
 
 // Release deletes the nodes of an Owner. Without an answer the Owner keeps its claim, for the next Release. An Owner
@@ -14,12 +17,19 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	}
 	had, err := b.release(ctx, h)
 	switch {
+	case err != nil && !had && tookNothing(err):
+		return driver.Unsent(b.fail("release", h.Name, err))
 	case err != nil:
 		return b.fail("release", h.Name, err)
 	case !had:
 		return driver.ErrLost
 	}
 	return nil
+}
+
+// tookNothing reports whether an error says that a request was not sent, or that the servers refused it.
+func tookNothing(err error) bool {
+	return slices.ContainsFunc([]error{driver.ErrUnsent, zk.ErrNotSent, zk.ErrNoAuth, zk.ErrQuota, zk.ErrThrottled, zk.ErrAuthFailed}, func(e error) bool { return errors.Is(err, e) })
 }
 
 func (b *Backend) release(ctx context.Context, h driver.Hold) (had bool, err error) {
@@ -31,7 +41,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) (had bool, err err
 	had, err = c.deleteNodes(ctx)
 	c.had = c.had || had
 	if err != nil {
-		return false, err
+		return c.had, err
 	}
 	b.removeClaim(c)
 	return c.had, nil
@@ -43,7 +53,7 @@ func (b *Backend) releaseByName(ctx context.Context, h driver.Hold) (had bool, e
 	for range maxTries {
 		s, err := b.anySession(ctx)
 		if err != nil {
-			return had, err
+			return had, driver.Unsent(err)
 		}
 		some, err := s.deleteByOwner(ctx, h)
 		had = had || some

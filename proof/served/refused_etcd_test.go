@@ -34,7 +34,6 @@ func TestRefusedByEtcd(t *testing.T) {
 				address := srv.AddUser(user, "x", own) + "/" + user + "?timeout=2m"
 				p := start(t, func() driver.Backend { return open(t, address) })
 				return drivertest.Harness{
-					Except:   []string{"refused/release"}, // a release that is refused is not marked yet
 					Open:     func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, p.url()) },
 					Withdraw: func() func() { return withdraw(user, own) },
 				}
