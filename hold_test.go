@@ -154,7 +154,7 @@ func TestLargeCloseAtADistance(t *testing.T) {
 	for what, test := range map[string]struct {
 		locks, most int64
 		turns       bool // the store answers one call after the other
-	}{"far": {100_000, 1024, false}, "slow": {4_000, 70, true}} {
+	}{"far": {10_000, 1024, false}, "slow": {2_000, 70, true}} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig()
@@ -172,7 +172,7 @@ func TestLargeCloseAtADistance(t *testing.T) {
 						time.Sleep(time.Millisecond)
 						<-turn
 					} else {
-						time.Sleep(20 * time.Millisecond)
+						time.Sleep(100 * time.Millisecond)
 					}
 					return next(ctx, h)
 				}
