@@ -14,8 +14,10 @@ import (
 //
 //	ran, err := locks.Cron(ctx, "report", 5*time.Minute, report)
 //
-// A tick is run once, however short the job is, as long as the hosts' clocks differ by less than two thirds of every and
-// less than 90 s: the lock is held for the shorter of these at least, also if the program ends or dies meanwhile. Where a
+// A tick is not run twice, however short the job is, as long as the hosts' clocks differ by less than two thirds of every and
+// less than 90 s: the lock is held for the shorter of these at least, or for Options.MaxHold if that is less, also if the program
+// ends or dies meanwhile. If they differ by more than a third of every, a host that is behind may hold one tick's lock
+// at the next tick of the others; if it does not come to that tick itself, nobody runs it. Where a
 // hold ends with its session (Caps.Session), Cron returns only then, and a host that dies lets go when its session ends: then a
 // host whose clock is behind runs the tick again. Where a hold ends late (Caps.Late), so does
 // a tick's; where it ends only for those who watch it (Caps.Observed without Late), Cron is ErrUnsupported.
@@ -34,6 +36,9 @@ func (c *Client) Cron(ctx context.Context, name string, every time.Duration, f f
 		return false, noWork(op, name)
 	}
 	minHold, ttl := tick.Terms(every, c.opts.TTL, c.caps)
+	if c.opts.MaxHold > 0 {
+		minHold = min(minHold, c.opts.MaxHold)
+	}
 	job := c.Mutex(name, MinHold(minHold), shortened(ttl))
 	lease, err := job.l.try(endingWith(ctx), op)
 	switch {

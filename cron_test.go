@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -278,6 +279,68 @@ func TestCronFitsAnySchedule(t *testing.T) {
 				t.Errorf("every %v: at least %v, TTL %v", every, minHold, ttl)
 			}
 			expect.OK(t, c.Close(), "Close")
+		})
+	}
+}
+
+// A client's MaxHold, which is shorter than a tick is held otherwise, is no wrong argument of Cron: the tick is held for so long.
+func TestCronUnderMaxHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c, other := client(t, store.Connect(), &distlock.Options{MaxHold: 40 * time.Second}), client(t, store.Connect(), nil)
+		for _, after := range []struct {
+			wait time.Duration
+			ran  bool
+		}{{0, true}, {39 * time.Second, false}, {2 * time.Second, true}} {
+			time.Sleep(after.wait)
+			runs := c
+			if after.wait > 0 {
+				runs = other
+			}
+			ran, err := runs.Cron(t.Context(), "job", time.Hour, func(context.Context) error { return nil })
+			if ran != after.ran || err != nil {
+				t.Errorf("after %v more: %v, %v", after.wait, ran, err)
+			}
+		}
+	})
+}
+
+// Of two hosts whose clocks are apart by less than a third of the schedule none leaves a tick to nobody, whichever comes; up to
+// two thirds none runs a tick again.
+func TestCronOnClocksApart(t *testing.T) {
+	const every, ticks = time.Minute, 20
+	for apart, missed := range map[time.Duration]bool{19 * time.Second: false, 39 * time.Second: true} {
+		synctest.Test(t, func(t *testing.T) {
+			store, start := memlock.NewStore(), time.Now()
+			var runs [ticks]atomic.Int32
+			var hosts sync.WaitGroup
+			for host, behind := range []time.Duration{0, apart} {
+				c := client(t, store.Connect(), nil)
+				hosts.Go(func() {
+					for tick := range ticks {
+						time.Sleep(time.Until(start.Add(time.Duration(tick)*every + behind)))
+						if tick%4 == 3*(1-host) { // each is away now and then
+							continue
+						}
+						ran, err := c.Cron(t.Context(), "job", every, func(context.Context) error { return nil })
+						if expect.OK(t, err, "Cron"); ran {
+							runs[tick].Add(1)
+						}
+					}
+				})
+			}
+			hosts.Wait()
+			never := 0
+			for tick := range runs {
+				if n := runs[tick].Load(); n > 1 {
+					t.Errorf("%v apart: tick %d ran %d times", apart, tick, n)
+				} else if n == 0 {
+					never++
+				}
+			}
+			if never > 0 != missed {
+				t.Errorf("%v apart: %d ticks were left to nobody", apart, never)
+			}
 		})
 	}
 }
