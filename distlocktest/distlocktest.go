@@ -115,11 +115,13 @@ type backend struct {
 type clientHold struct {
 	lose  func()        // notifies the client that it is lost
 	ended chan struct{} // closed once its leases have ended
+
+	unleased bool // its leases have ended without a loss
 }
 
 var errDown = errors.New("distlocktest: the backend is down")
 
-// patience is how long Lose waits for the end of a lease. A lease that was unlocked does not end again.
+// patience is how long Lose waits for the end of a lease.
 const patience = 10 * time.Second
 
 // observe returns opts with an Observer that notices the end of lost holds.
@@ -128,19 +130,22 @@ func (b *backend) observe(opts *distlock.Options) *distlock.Options {
 	if opts != nil {
 		o = *opts
 	}
-	var observer distlock.Observer
-	if o.Observer != nil {
-		observer = *o.Observer
-	}
-	lost := observer.Lost
-	observer.Lost = func(e distlock.Event) {
-		if lost != nil {
-			lost(e)
-		}
-		b.end(ownerHold{e.Name, e.Owner})
-	}
-	o.Observer = &observer
+	o.Observer = distlock.Observers(o.Observer, &distlock.Observer{
+		Lost:      func(e distlock.Event) { b.end(ownerHold{e.Name, e.Owner}) },
+		Released:  func(e distlock.Event) { b.leased(ownerHold{e.Name, e.Owner}, false) },
+		HandedOff: func(e distlock.Event) { b.leased(ownerHold{e.Name, e.Owner}, true) },
+	})
 	return &o
+}
+
+// leased records whether a hold has a lease: one that MinHold keeps, or that was detached, has none.
+func (b *backend) leased(h ownerHold, leased bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if hold, ok := b.holds[h]; ok {
+		hold.unleased = !leased
+		b.holds[h] = hold
+	}
 }
 
 // lose notifies the holder of a loss, and waits until its leases have ended.
@@ -152,6 +157,10 @@ func (b *backend) lose(h ownerHold) {
 		return
 	}
 	hold.lose()
+	if hold.unleased {
+		b.end(h)
+		return
+	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {

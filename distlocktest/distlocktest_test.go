@@ -132,3 +132,33 @@ func ExampleFake() {
 	fmt.Println(errors.Is(err, distlock.ErrLost))
 	// Output: true
 }
+
+// A lock that MinHold keeps, or that was detached, is lost at once: there is no lease whose end could be waited for.
+func TestLoseWithoutALease(t *testing.T) {
+	for what, end := range map[string]func(*distlock.Lease) error{
+		"MinHold":  func(l *distlock.Lease) error { return l.Unlock(context.Background()) },
+		"detached": func(l *distlock.Lease) error { _, err := l.Detach(context.Background()); return err },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := distlocktest.New(t)
+			lease, err := f.Client.Mutex("x", distlock.MinHold(time.Minute)).Lock(context.Background())
+			if err == nil {
+				err = end(lease)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			if f.Lose("x"); time.Since(began) > 0 {
+				t.Errorf("%s: Lose took %v", what, time.Since(began))
+			}
+			again, err := f.Client.Mutex("x").TryLock(context.Background())
+			if err != nil {
+				t.Fatalf("%s: after Lose: %v", what, err)
+			}
+			if f.Lose("x"); again.Err() == nil {
+				t.Errorf("%s: the next lease is not lost", what)
+			}
+		})
+	}
+}
