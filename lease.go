@@ -270,15 +270,24 @@ func Fence(ctx context.Context) uint64 {
 	return 0
 }
 
-// FenceOf returns the fencing token of the lease of the lock called name that ctx descends from, 0
-// if there is none. It is for work under several locks.
+// FenceOf returns the fencing token of the innermost lease of the lock called name that ctx descends from, 0
+// if there is none. It is for work under several locks. Where locks of two backends have the name, it
+// is 0, which no fence is: there, use the Fence of each Lease.
 func FenceOf(ctx context.Context, name string) uint64 {
+	var found *Lease
 	for l := FromContext(ctx); l != nil; l = l.outer() {
-		if l.Name() == name {
-			return l.Fence()
+		switch {
+		case l.Name() != name:
+		case found == nil:
+			found = l
+		case found.h.env.caps.Name != l.h.env.caps.Name:
+			return 0
 		}
 	}
-	return 0
+	if found == nil {
+		return 0
+	}
+	return found.Fence()
 }
 
 // FromContext returns the innermost lease that ctx descends from, or nil.

@@ -185,3 +185,19 @@ func TestErrorsOfSeveralLocks(t *testing.T) {
 		r.set(func(r *rig) { r.release = nil })
 	})
 }
+
+// FenceOf knows locks by their names: of two locks with one name, at two backends, it gives neither fence.
+func TestFenceOfTwoLocksWithOneName(t *testing.T) {
+	one, two := client(t, memlock.New(), nil), client(t, memlock.New(), nil)
+	lease := must.Get(distlock.Multi(one.Mutex("x"), two.Mutex("x"), two.Mutex("y")).Lock(t.Context()))(t)
+	expect.Equal(t, distlock.FenceOf(lease.Context(), "x"), 0, "the fence of x at one of two backends")
+	if distlock.FenceOf(lease.Context(), "y") == 0 || lease.Leases()[0].Fence() == 0 {
+		t.Error("no fence where there is no doubt")
+	}
+	expect.OK(t, lease.Unlock(t.Context()), "Unlock")
+	outer := mustLock(t, one.Mutex("z", distlock.Reentrant()))
+	inner := must.Get(one.Mutex("z", distlock.Reentrant()).Lock(outer.Context()))(t)
+	expect.Equal(t, distlock.FenceOf(inner.Context(), "z"), outer.Fence(), "the fence of a lock that was re-entered")
+	mustUnlock(t, inner)
+	mustUnlock(t, outer)
+}

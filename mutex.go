@@ -197,6 +197,9 @@ func (l lock) waitsForItself(outer *Lease) (nested *Lease, err error) {
 				continue
 			}
 		}
+		if l.s.reentrant && outer.h.env != &l.c.env {
+			return nil, invalid("the caller holds it, by its context, through another Client, and so would wait for itself; a lock is re-entered through the Client that took it")
+		}
 		if l.s.reentrant {
 			return nil, invalid("the caller holds it as %v, by its context, and so would wait for itself; a hold can't be raised to %v: unlock it first, or take it as %v at once", mode, l.s.mode, l.s.mode)
 		}

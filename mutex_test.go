@@ -168,6 +168,7 @@ func TestWaitForOneself(t *testing.T) {
 		}{
 			"a mutex":                      {c.Mutex("m").Do, c.Mutex("m").Do, "Reentrant"},
 			"a mutex, by another client":   {c.Mutex("m").Do, other.Mutex("m").Do, "Reentrant"},
+			"re-entrant, another client":   {c.Mutex("m").Do, other.Mutex("m", distlock.Reentrant()).Do, "through the Client that took it"},
 			"a writer":                     {rw.Do, rw.Do, "Reentrant"},
 			"a reader that wants to write": {rw.RDo, rw.Do, "Reentrant"},
 			"a re-entrant reader":          {again.RDo, again.Do, "unlock it first"},
