@@ -68,13 +68,14 @@ func openURL(ctx context.Context, u *url.URL, opts OpenOptions) (*Backend, error
 			return nil, fmt.Errorf("httplock: open: %w", err)
 		}
 	}
+	began := time.Now()
 	life, stop := context.WithCancelCause(context.Background())
 	c := &client{servers: o.servers, certs: o.tls, token: o.token, transport: o.transport(life), quiet: quietTime}
 	if err := c.open(ctx, o.timeout); err != nil {
 		stop(errClosing)
 		c.transport.CloseIdleConnections()
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("no answer within %v: %w", o.timeout, err)
+			err = fmt.Errorf("no answer within %v: %w", min(time.Since(began).Round(time.Millisecond), o.timeout), err)
 		}
 		hint := ""
 		if errors.Is(err, context.DeadlineExceeded) {

@@ -60,6 +60,7 @@ func openURL(ctx context.Context, u *url.URL, opts *OpenOptions) (*Backend, erro
 	if opts != nil && opts.Credentials != nil {
 		t.server.Credentials = opts.Credentials
 	}
+	began := time.Now()
 	opening, cancel := context.WithTimeout(ctx, t.server.Timeout)
 	defer cancel()
 	c := t.connect()
@@ -67,7 +68,7 @@ func openURL(ctx context.Context, u *url.URL, opts *OpenOptions) (*Backend, erro
 	if err != nil {
 		c.Close()
 		if ctx.Err() == nil {
-			err = t.explainOpen(err)
+			err = t.explainOpen(err, time.Since(began))
 		}
 		return nil, fmt.Errorf("redislock: open %s: %w", c.Name(), err)
 	}
@@ -105,14 +106,14 @@ func (b *Backend) mayLock(ctx context.Context) bool {
 }
 
 // explainOpen puts the network's error into words for people.
-func (t *urlTarget) explainOpen(err error) error {
+func (t *urlTarget) explainOpen(err error, took time.Duration) error {
 	text, secure := err.Error(), t.certificates != nil
 	switch {
 	case driver.Final(err):
 		return err
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		// Either may end first: the context of the question, or the timeout of the connection.
-		silence := "no answer within " + t.server.Timeout.String()
+		silence := "no answer within " + min(took.Round(time.Millisecond), t.server.Timeout).String()
 		text = strings.NewReplacer(context.DeadlineExceeded.Error(), silence, os.ErrDeadlineExceeded.Error(), silence).Replace(text)
 	case strings.Contains(text, "invalid reply"):
 		text += ": this is no Redis server"

@@ -65,7 +65,9 @@ func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error)
 // openWithin connects to the server. With --wait it retries until that time is over, as for a server
 // that goes away later.
 func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began time.Time) (driver.Backend, error) {
-	b, err := a.openBackend(ctx)
+	first, cancelFirst := context.WithDeadline(ctx, began.Add(o.openTime()))
+	b, err := a.openBackend(first)
+	cancelFirst()
 	if err == nil || !o.waitSet || o.noWait {
 		return b, err
 	}
@@ -82,6 +84,17 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 		}
 	}
 	return nil, cmp.Or(caughtBy(ctx), err)
+}
+
+// openTime returns how long the server may take to be reached, by how long the user is willing to wait.
+func (o *runOptions) openTime() time.Duration {
+	switch {
+	case o.noWait:
+		return 2 * answerTimeout // a store that is far away takes several requests
+	case o.waitSet:
+		return max(o.wait, answerTimeout)
+	}
+	return openTimeout
 }
 
 // acquire makes one attempt, and waits if that is refused and waiting is wanted. So --wait bounds
