@@ -16,7 +16,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	m := httpwire.FromRequest(r)
-	q := request{method: http.MethodPost, path: "/v1/acquire", body: b.meta.Request(&m), status: http.StatusOK}
+	q := request{method: http.MethodPost, path: acquirePath, body: b.meta.Request(&m), status: http.StatusOK}
 	finish := b.news.subscribe(r, &q)
 	var g httpwire.Grant
 	check := func(g httpwire.Grant) error { return b.checkGrant(r, g) }
@@ -28,6 +28,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	finish(err)
 	b.late.note(r.Hold, err)
+	b.worked(err)
 	if err != nil {
 		return driver.Grant{}, fail("acquire", r.Name, err)
 	}

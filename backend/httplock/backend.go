@@ -77,6 +77,13 @@ func (b *Backend) goTask(f func()) (started bool) {
 	return !b.closed
 }
 
+// worked notes the outcome of a call for a hold: one that was let in shows that the client has rights.
+func (b *Backend) worked(err error) {
+	if (err == nil || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost)) && !b.client.works.Load() {
+		b.client.works.Store(true)
+	}
+}
+
 // during returns a context that ends with ctx or with the backend. The caller calls end.
 func (b *Backend) during(ctx context.Context) (_ context.Context, end func()) {
 	return during(ctx, b.life)

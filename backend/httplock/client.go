@@ -30,6 +30,8 @@ const maxAnswer = 16 << 20
 // callsPath is the path of a connection of calls.
 const callsPath = "/v1/calls"
 
+const acquirePath = "/v1/acquire"
+
 // endpoint is one of the servers in the URL.
 type endpoint struct {
 	label string // for messages
@@ -96,6 +98,7 @@ type client struct {
 	transport *http.Transport
 	certs     *netaddr.Certificates
 	token     *token
+	works     atomic.Bool   // a call for a hold was let in
 	quiet     time.Duration // a stream without a line for so long is broken
 
 	mu   sync.Mutex
@@ -343,16 +346,16 @@ func (c *client) send(ctx context.Context, s *endpoint, q request) (*http.Respon
 			}
 		}
 		if errors.Is(err, httpwire.ErrDenied) {
-			err = c.denied(err, q)
+			err = c.denied(err, q, resp.StatusCode == http.StatusUnauthorized)
 		}
 		return nil, err
 	}
 }
 
 // denied returns what it means that a server did not let a request in: that nothing was done. A token or a right may be
-// given back, so it is final only for Open, and for what is asked once.
-func (c *client) denied(err error, q request) error {
-	if c.backend() == "" || q.ends {
+// given back, so it is final only for Open, for what is asked once, and for an attempt of a client whose rights were never seen.
+func (c *client) denied(err error, q request, stranger bool) error {
+	if c.backend() == "" || q.ends || q.path == acquirePath && !stranger && !c.works.Load() {
 		return &notLetInError{err}
 	}
 	return driver.Unsent(err)

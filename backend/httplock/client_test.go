@@ -129,21 +129,28 @@ func TestMalformedGrants(t *testing.T) {
 	}
 }
 
-// What a server does not let in was not done, and may be let in later: only what is asked once ends with that.
+// What a server does not let in was not done, and may be let in later: only what is asked once ends with that, and an attempt of a
+// client that never had a right.
 func TestDenied(t *testing.T) {
 	t.Parallel()
-	f := newFake(t)
-	b := openAll(t, f)
-	for _, path := range callPaths {
-		f.answer(path, f.problem(httpwire.Denied))
-	}
-	once := map[string]bool{"Inspect": true, "List": true, "Revoke": true}
-	for call, err := range calls(soon(t), b, requestFor("job")) {
-		if errors.Is(err, driver.ErrUnsent) == once[call] || errors.Is(err, driver.ErrInvalid) != once[call] || driver.Final(err) != once[call] {
-			t.Errorf("%s: %v", call, err)
+	for _, worked := range []bool{false, true} {
+		f := newFake(t)
+		b := openAll(t, f)
+		r := requestFor("job")
+		if worked {
+			expect.OK(t, expect.Err(b.Acquire(t.Context(), r)))
 		}
-		if !strings.Contains(err.Error(), "at "+f.URL+": the fake says") {
-			t.Errorf("%s does not name the server: %v", call, err)
+		for _, path := range callPaths {
+			f.answer(path, f.problem(httpwire.Denied))
+		}
+		once := map[string]bool{"Inspect": true, "List": true, "Revoke": true, "Acquire": !worked}
+		for call, err := range calls(soon(t), b, r) {
+			if errors.Is(err, driver.ErrUnsent) == once[call] || errors.Is(err, driver.ErrInvalid) != once[call] || driver.Final(err) != once[call] {
+				t.Errorf("%s, worked before %v: %v", call, worked, err)
+			}
+			if !strings.Contains(err.Error(), "at "+f.URL+": the fake says") {
+				t.Errorf("%s does not name the server: %v", call, err)
+			}
 		}
 	}
 }

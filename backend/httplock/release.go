@@ -70,6 +70,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 		late[b.client.inUse()] = true
 		err = b.releaseLate(ctx, h.Owner, q, late)
 	}
+	b.worked(err)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		b.news.forget(h.Owner)
 	}

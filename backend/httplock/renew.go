@@ -99,6 +99,7 @@ func (b *Backend) renew(ctx context.Context, c *chunk, holds []driver.Hold, errs
 			errs[i] = fail("renew", holds[i].Name, tried{{from, errs[i]}})
 		}
 		b.news.renewed(holds[i], errs[i])
+		b.worked(errs[i])
 		return true
 	})
 	for n, i := range c.at {

@@ -67,9 +67,16 @@ func TestRefusedByTheServer(t *testing.T) {
 				probe := open(t, "http://:"+secret+"@"+g.host+patient)
 				return drivertest.Harness{
 					Open: func(ctx context.Context) (driver.Backend, error) {
-						return driver.Open(ctx, "http://:"+secret+"@"+g.host+patient)
+						b, err := driver.Open(ctx, "http://:"+secret+"@"+g.host+patient)
+						if err != nil {
+							return nil, err
+						}
+						r := request("let in " + driver.NewOwner()) // only then a right can be withdrawn, and not be missing
+						_, err = b.Acquire(ctx, r)
+						return b, errors.Join(err, b.Release(ctx, r.Hold))
 					},
 					Withdraw: func() (restore func()) {
+						mustAcquire(t, probe, request("let in "+driver.NewOwner()))
 						withdraw(g)
 						eventually(t, "the server has read its list", func() bool {
 							_, err := probe.Acquire(t.Context(), request("probe "+driver.NewOwner()))
