@@ -114,9 +114,11 @@ func lockPair(l *Backend) func(context.Context, string) error {
 	meta := map[string]string{"host": "web-1", "pid": "4711", "program": "bench"}
 	return func(ctx context.Context, name string) error {
 		h := driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 30 * time.Second}
-		if _, err := l.Acquire(ctx, driver.Request{Hold: h, Fences: 64, Meta: meta}); err != nil {
+		g, err := l.Acquire(ctx, driver.Request{Hold: h, Fences: 64, Meta: meta})
+		if err != nil {
 			return err
 		}
+		h.Fence = g.Last() // as the core does
 		return l.Release(ctx, h)
 	}
 }
@@ -152,7 +154,7 @@ func clientCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func serverCPU(b *testing.B, srv *testserver.RedisServer) time.Duration {
+func serverCPU(b testing.TB, srv *testserver.RedisServer) time.Duration {
 	c := redis.NewClient(&redis.Options{Addr: srv.Addr()})
 	defer c.Close()
 	info := must.Get(c.Info(context.Background(), "cpu").Result())(b)
@@ -176,7 +178,7 @@ func BenchmarkRenew(b *testing.B) {
 			holds := make([]driver.Hold, batchSize)
 			for i := range holds {
 				r := request("", driver.Exclusive)
-				acquire(b, l, r)
+				r.Fence = acquire(b, l, r).Fence
 				holds[i] = r.Hold
 			}
 			client, server := clientCPU(), serverCPU(b, srv)

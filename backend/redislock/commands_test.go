@@ -113,7 +113,7 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	want := map[string]string{
 		"lock":    "1 trips: EXISTS GET SET XADD",
 		"again":   "4 trips: EXEC EXISTS GET MGET MULTI PTTL SET×2 WATCH XADD×2",
-		"refused": "2 trips: EXISTS GET PTTL SET XADD",
+		"refused": "2 trips: EXISTS GET PTTL SET TIME XADD",
 		"renew":   "2 trips: EXEC MGET MULTI PEXPIRE PTTL WATCH",
 		"unlock":  "2 trips: DEL EXEC LINDEX MGET MULTI PTTL PUBLISH WATCH",
 	}

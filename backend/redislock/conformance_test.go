@@ -38,7 +38,6 @@ func conform(t *testing.T, srv *testserver.RedisServer, o opener, opts Options) 
 	var proxies faultproxy.Networks
 	drivertest.Run(t, drivertest.Harness{
 		KindsApart: opts.Layout == Redisson,
-		Except:     []string{"facts/grant", "facts/held", "queue/dead-client"}, // Inspect knows the fence after the first renewal, and without scripts not when the hold began
 		Open: func(context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, srv.Addr())
 			b := o.open(t, p.Addr(), opts)

@@ -145,7 +145,6 @@ func harness(t *testing.T, w way, addrs []string, opts Options, refuses func(str
 	opts.Name = "redis"
 	return drivertest.Harness{
 		KindsApart: opts.Layout == Redisson,
-		Except:     []string{"facts/grant", "facts/held", "queue/dead-client"}, // Inspect knows the fence after the first renewal, and without scripts not when the hold began
 		Open: func(context.Context) (driver.Backend, error) {
 			n := newNetwork(t)
 			b := w.open(t, addrs, opts, n)

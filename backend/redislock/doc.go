@@ -40,8 +40,10 @@
 // All keys of a lock lie in the slot of its name, and so does its channel. The text
 // between the first { and the next } decides the slot. A name, with its prefix, that
 // has a brace but no such text, as "a{b", "a}b" or "{}", is ErrInvalid, and so is such
-// a prefix. While a slot moves, a lock can't be acquired if only some of its keys have moved, and a lease
-// of that slot may be lost, in time, if that lasts for half of its TTL.
+// a prefix. While a slot moves, its locks can't be acquired, released or inspected: a server refuses a script of whose keys it has
+// only some, and most locks have none of the queue's. Exclusive locks are renewed where their key is. A lease of that slot may be
+// lost, in time, if that lasts for half of its TTL. The ends of readers, permits and places in the queue are times of
+// the server's clock: on a server that is ahead they come earlier by as much. An exclusive lock keeps what is left.
 //
 // # How a lock is stored
 //
@@ -60,8 +62,9 @@
 // GET, which shows that the fence was drawn while the lock was held, and EXISTS, which looks for a queue. All else is a script: a
 // refusal, an attempt for a name that was refused lately, readers and permits, a renewal, a release with waiters. A release without
 // is a short script, or DELIFEQ (Valkey 9) or DELEX (Redis 8.4).
-// So the value lacks its fence until the first renewal, and Inspect does too. The first lock of a backend is taken by the script,
-// and has it at once.
+// So the value lacks its fence until the first renewal. Until then Inspect and refusals read it from the stream of fences, where
+// the XADD has left an entry with the end of the Owner. The stream keeps the last hundred thousand entries (2.5 MB), or a hundred
+// of each slot: whose lock is older than those, and was never renewed, has an unknown fence.
 //
 // In the layout "redisson" an exclusive lock is an RLock and RFencedLock, and its queue is an
 // RFairLock's: waiters of both share one queue. The other modes are RReadWriteLock and
@@ -79,7 +82,7 @@
 //
 // # Fences
 //
-// In the layout "string" fences come from the ids of one empty stream, distlock:fence (one for each slot
+// In the layout "string" fences come from the ids of one stream, distlock:fence (one for each slot
 // of a cluster), the only key that stays. An id is the greater of the last one plus one and the
 // server's clock. So fences increase even if Redis loses its data, or a
 // failover loses the last ids, unless the clock goes back by more than was lost. Fences begin at
@@ -127,8 +130,7 @@
 //
 // A lock is taken in one round trip, by SET NX, XADD, GET and EXISTS. It is renewed and released in
 // two, on a connection of the client's pool that the call has to itself: WATCH, MGET and PTTL,
-// then MULTI, the change, and EXEC. A refused attempt uses up a fence. The value of a lock lacks its
-// fence until the first renewal, and Inspect does too. A counter that is lost and used again within the same
+// then MULTI, the change, and EXEC. A refused attempt uses up a fence. A counter that is lost and used again within the same
 // millisecond may repeat a fence, where scripts look at the clock's microseconds. Inspect and List
 // show plain locks only.
 //
@@ -140,7 +142,7 @@
 //   - with scripts: EVALSHA, EVAL and the commands in scripts/composed; with replicas: WAIT. DELIFEQ or DELEX is used if the
 //     user may send it and COMMAND INFO;
 //   - without: SET GET PTTL EXISTS XADD, WATCH UNWATCH MGET MULTI EXEC PEXPIRE DEL LINDEX
-//     PUBLISH, and LRANGE to notify several readers at once; for Inspect and List TYPE TIME LRANGE SCAN GETRANGE.
+//     PUBLISH, TIME and XRANGE for the fence that a refusal tells, and LRANGE to notify several readers at once; for Inspect and List TYPE TIME LRANGE SCAN GETRANGE.
 //
 // A cluster needs CLUSTER SLOTS besides, and for sharded messages PUBSUB SHARDNUMSUB,
 // SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE. A user who may not send PUBSUB SHARDNUMSUB gets classic

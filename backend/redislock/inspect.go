@@ -38,7 +38,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 
 // Read runs the script that inspects.
 func (s *scripted) Read(ctx context.Context, key string) (layouts.Snapshot, error) {
-	sc, c := inspectString, newCommand(s.layout.Mode(driver.Read).Keys(words(usualWords), key, ""))
+	sc, c := inspectString, newCommand(append(s.layout.Mode(driver.Read).Keys(words(usualWords), key, ""), s.layout.Counter(strings.TrimPrefix(key, s.layout.Prefix))))
 	if s.layout.Redisson {
 		sc, c = inspectHashes, newCommand(append(append(words(usualWords), key, layouts.PermitsKey(key)), s.layout.QueueKeys(key)...))
 		c.words = append(c.words, layouts.Tagged(key))

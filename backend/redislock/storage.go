@@ -63,8 +63,8 @@ type modeScripts struct{ acquire, renew, release *script }
 // The tables are made by the first backend that needs them, and not by each program that links this package.
 
 var stringScripts = sync.OnceValue(func() *[driver.Counted + 1]modeScripts {
-	alone := compose("fence_stream", "string_take_free", "ask", "publish", "foreign", "line", "string_take")
-	shared := compose("fence_stream", "shared_take_free", "ask", "publish", "foreign", "line", "string_take")
+	alone := compose("fence_stream", "string_take_free", "ask", "publish", "foreign", "line", "drawn", "string_take")
+	shared := compose("fence_stream", "shared_take_free", "ask", "publish", "foreign", "line", "drawn", "string_take")
 	release := compose("string_release_alone", "ask", "publish", "lost", "line", "string_release")
 	return &[...]modeScripts{
 		driver.Exclusive: {alone, compose("fence_stream", "ask", "lost", "keep", "string_keep"), release},
@@ -100,7 +100,7 @@ var redissonScripts = sync.OnceValue(func() *[driver.Counted + 1]modeScripts {
 })
 
 var (
-	inspectString = compose("foreign", "string_inspect")
+	inspectString = compose("foreign", "drawn", "string_inspect")
 	inspectHashes = compose("foreign", "hash_inspect")
 	listStrings   = compose("foreign", "list_strings")
 	listPermits   = compose("list_permits")

@@ -144,7 +144,7 @@ func TestIDOfAFence(t *testing.T) {
 	c := raw(t, testserver.SharedRedis(t).Addr())
 	source := must.Get(parts.ReadFile("scripts/fence_stream.lua"))(t)
 	const clock = `
-		local redis = {call = function(command, _, _, _, id)
+		local redis = {call = function(command, _, _, _, _, id)
 			if command == 'TIME' then
 				return {ARGV[2], ARGV[3]}
 			end

@@ -30,8 +30,7 @@ func newUncontended(b *Backend) *uncontended {
 }
 
 // Acquire makes one attempt. It takes a free lock in one round trip, and so it does for a name that was contended lately. The
-// first attempt runs a script: a user who may not do that is told at once, and not by a renewal. It also writes the fence, which
-// others see at once if the program takes one lock.
+// first attempt runs a script: a user who may not do that is told at once, and not by a renewal.
 func (s *uncontended) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if !r.Mode.Alone() || !s.acquires.Load() || s.contended.has(r.Name) {
 		return s.acquireContended(ctx, r)

@@ -257,7 +257,7 @@ func TestFencesOfEqualIDs(t *testing.T) {
 // aloneModes are the modes whose free locks are taken by plain commands.
 var aloneModes = []driver.Mode{driver.Exclusive, driver.Write}
 
-// Inspect knows how long a lock has been held before its first renewal, and its fence behind that.
+// Inspect knows the fence of a lock before its first renewal, and how long it has been held.
 func TestInspectBeforeTheFirstRenewal(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	for _, o := range []Options{{}, {Scripts: ScriptsOff}} {
@@ -287,7 +287,7 @@ func inspectAround(t *testing.T, b *Backend, mode driver.Mode) {
 		}
 		return h.Held
 	}
-	age := wants(0)
+	age := wants(g.Fence)
 	r.Fence = g.Last()
 	for range 2 {
 		time.Sleep(20 * time.Millisecond)

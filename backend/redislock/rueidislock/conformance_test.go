@@ -66,7 +66,6 @@ func conform(t *testing.T, o rueidis.ClientOption, opts redislock.Options, url s
 	var networks sync.Map
 	drivertest.Run(t, drivertest.Harness{
 		KindsApart: opts.Layout == redislock.Redisson,
-		Except:     []string{"facts/grant", "facts/held", "queue/dead-client"}, // Inspect knows the fence after the first renewal, and without scripts not when the hold began
 		Open: func(context.Context) (driver.Backend, error) {
 			n := newNetwork(t)
 			c := newClient(t, o, n)

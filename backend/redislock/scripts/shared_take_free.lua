@@ -35,14 +35,19 @@ local function grant(value, ends, first)
   return id
 end
 
+-- lastWord returns what stands behind the metadata, which begin at init.
+local function lastWord(note, init)
+  return string.sub(note, (string.find(note, ' ', init, true) or #note) + 1)
+end
+
 -- regrant lets a holder hold on, under a greater fence. It makes a writer a reader.
 local function regrant(value, left)
   if value == marker then
     local ends = tonumber(redis.call('ZSCORE', holders, owner) or 0)
-    return ends > now and grant(value, ends, string.match(redis.call('HGET', notes, owner) or '', '[^ ,]*$'))
+    return ends > now and grant(value, ends, string.match(lastWord(redis.call('HGET', notes, owner) or '', 1), '[^,]*$'))
   end
   if kind == 'r' and string.sub(value, 1, 37) == owner .. ' ' and string.sub(value, -1) == 'w' then
-    local first = string.match(value, '([%d%-]*)w$')
+    local first = string.match(lastWord(value, 38), '([%d%-]*)w$')
     if string.sub(first, 1, 1) == '-' then -- minus the TTL of a hold that was taken without a script
       first = string.format('%.0f-0', now + left + first)
     end

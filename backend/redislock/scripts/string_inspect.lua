@@ -1,10 +1,11 @@
--- What is known of one name. KEYS: name, holders, notes, queue, places.
+-- What is known of one name. KEYS: name, holders, notes, queue, places, fence counter.
 -- Answer: type; clock in µs; ms left; value; {owner, ms left, note}…; {place, ms left}….
 local call = redis.call
 local t = call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local kind = call('TYPE', KEYS[1]).ok
 local value = kind == 'string' and call('GET', KEYS[1]) or ''
+local left = call('PTTL', KEYS[1])
 local holders, waiters = {}, {}
 
 if isShared(value) and call('TYPE', KEYS[2]).ok == 'zset' then
@@ -21,4 +22,4 @@ if call('TYPE', KEYS[4]).ok == 'list' then
     end
   end
 end
-return {kind, t[1] * 1000000 + t[2], call('PTTL', KEYS[1]), value, holders, waiters}
+return {kind, t[1] * 1000000 + t[2], left, drawn(value, KEYS[6], now, left), holders, waiters}

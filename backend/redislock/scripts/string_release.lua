@@ -30,10 +30,12 @@ end
 
 -- A place, of whatever kind. It may have kept others out. Who repeats a release, or has deleted the lock without a
 -- script, may owe the first waiter a message.
-if ask('LINDEX', queue, 0) then
+local first = ask('LINDEX', queue, 0)
+if first then
   sweep(now)
-  for _, who in ipairs(redis.call('LRANGE', queue, 0, -1)) do
-    if string.sub(who, 1, 36) == ARGV[1] then
+  for _, as in ipairs({'', 'w', 'r', 'p'}) do
+    local who = ARGV[1] .. (as == 'p' and permits(kind, first) or as)
+    if redis.call('ZSCORE', tickets, who) then
       leave(who)
       wake(ARGV[2], kind, room)
       return 1

@@ -71,28 +71,11 @@ local function reads(held, now)
   return ends and tonumber(ends) > now
 end
 
-local function isPermit(some)
-  return string.sub(some, 1, 1) == 'p'
-end
-
--- permits returns the kind of the permits that are held or waited for: all of a name have one limit.
-local function permits(held, first)
-  if held and isPermit(held) then
-    return held
-  end
-  for at = 0, first and redis.call('LLEN', queue) - 1 or -1, 64 do
-    for _, who in ipairs(redis.call('LRANGE', queue, at, at + 63)) do
-      if isPermit(kindOf(who)) then
-        return kindOf(who)
-      end
-    end
-  end
-end
-
 local value, fault = read('GET', KEYS[1])
 if fault then
   return fault
 end
+local now = clock()
 local left = value and redis.call('PTTL', KEYS[1]) or -2
 local held, room = sharing(value)
 local id = value and regrant(value, left)
@@ -105,7 +88,6 @@ end
 if value and not isLockString(value, left) then
   return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
 end
-local now = clock()
 if held and isPermit(held) then
   room = holders and room - count() or 0
   if held == kind and left >= 0 then
@@ -141,6 +123,7 @@ end
 if ARGV[3] == '1' and not reads(held, now) then
   enqueue(place, first, tonumber(ARGV[2]), now)
 end
+value = value and drawn(value, KEYS[#KEYS], now, left)
 if first and first ~= place and (left < 0 or ends - now < left) then
   left = ends - now
 end

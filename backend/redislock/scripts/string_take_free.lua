@@ -31,7 +31,8 @@ local function regrant(value, left)
   if string.sub(value, 1, 37) ~= owner .. ' ' then
     return nil
   end
-  local first = string.match(value, '([%d%-]*)w?$')
+  local at = string.find(value, ' ', 38, true) or #value
+  local first = string.match(string.sub(value, at + 1), '([%d%-]*)w?$')
   if string.sub(first, 1, 1) == '-' then
     local t = redis.call('TIME')
     first = string.format('%.0f-0', t[1] * 1000 + math.floor(t[2] / 1000) + left + first)

@@ -156,6 +156,7 @@ func (t *tour) exclusive() {
 	first, second := t.request("", driver.Exclusive), t.request("", driver.Exclusive)
 	second.Queue = t.a.Caps().QueueingOf(driver.Exclusive) != driver.QueueNever
 	t.acquire(t.a, first)
+	t.tells(t.request(" again", driver.Exclusive))
 	t.refused(t.b, second)
 	t.wait(second, func() {
 		if errs := t.a.Renew(t.ctx, []driver.Hold{first.Hold}); errs[0] != nil {
@@ -164,6 +165,26 @@ func (t *tour) exclusive() {
 		t.release(t.a, first.Hold)
 	})
 	t.breaks(second)
+}
+
+// tells wants others to be told a fence before a renewal, if they are behind it.
+func (t *tour) tells(r driver.Request) {
+	i, inspects := t.b.(driver.Inspector)
+	g, err := t.a.Acquire(t.ctx, r)
+	if err != nil || !inspects {
+		t.release(t.a, r.Hold)
+		return
+	}
+	r.Fence = g.Last()
+	known := func() bool {
+		info, err := i.Inspect(t.ctx, r.Name)
+		return err == nil && len(info.Holders) == 1 && info.Holders[0].Fence > 0
+	}
+	before := known()
+	if t.a.Renew(t.ctx, []driver.Hold{r.Hold}); known() && !before {
+		t.fail("inspect", errors.New("no fence before a renewal"))
+	}
+	t.release(t.a, r.Hold)
 }
 
 // wait watches a lock, lets free free it, and acquires it when it is woken.

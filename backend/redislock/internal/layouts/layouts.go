@@ -5,6 +5,7 @@ package layouts
 import (
 	"cmp"
 	"strconv"
+	"strings"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
@@ -17,6 +18,9 @@ type Layout struct {
 
 	// Span is how many fences each number of the counter stands for.
 	Span uint64
+
+	// MaxDrawn is how many entries about the fence counter keeps, for unfenced notes. scripts/fence_stream.lua has the same rule.
+	MaxDrawn string
 
 	// QueuePrefix begins the key of a queue.
 	QueuePrefix string
@@ -64,7 +68,10 @@ const maxHandoffs = fencesPerGrant / 2
 // String writes a lock as SET name value NX PX does: a string, whose value begins with the Owner. Readers and permits
 // have a marker in its place, and are kept beside it.
 func String(prefix string, strict bool) *Layout {
-	l := &Layout{Prefix: prefix, Span: fencesPerGrant, QueuePrefix: ownQueuePrefix, strict: strict}
+	l := &Layout{Prefix: prefix, Span: fencesPerGrant, MaxDrawn: "100000", QueuePrefix: ownQueuePrefix, strict: strict}
+	if strings.HasSuffix(l.Counter(""), "}") { // one of each slot
+		l.MaxDrawn = "100"
+	}
 	exclusive := Mode{
 		Field:        plain,
 		RenewalField: plain,

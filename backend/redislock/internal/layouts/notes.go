@@ -51,20 +51,49 @@ func (n *Notes) LastUnfenced(h driver.Hold) string {
 }
 
 func unfenced(h driver.Hold, meta string) string {
-	letter := ""
-	if h.Mode == driver.Write {
-		letter = "w"
-	}
-	return h.Owner + " " + meta + " -" + Millis(h.TTL) + letter
+	return h.Owner + " " + meta + " -" + Millis(h.TTL) + letter(h.Mode == driver.Write)
 }
 
-// Fenced returns a note with its fence, if that is known and the note lacks it.
-func (l *Layout) Fenced(note string, fence uint64) (_ string, ok bool) {
+// letter returns what stands at the end of a writer's note.
+func letter(write bool) string {
+	if write {
+		return "w"
+	}
+	return ""
+}
+
+// Mark returns what the entry of an Owner has.
+func Mark(owner string) string { return owner[max(0, len(owner)-8):] }
+
+// DrawnSince returns from which id on the fence counter may have what an unfenced value lacks; empty if it lacks nothing. The
+// value has the rest of its TTL in ms, left, at the server's time now. scripts/drawn.lua has the same rule.
+func DrawnSince(value string, now time.Duration, left int64) string {
+	_, ttl, unfenced := strings.Cut(value[min(len(value), OwnerLen+1):], " -")
+	ms, err := strconv.ParseInt(strings.TrimSuffix(ttl, "w"), 10, 64)
+	if !unfenced || err != nil {
+		return ""
+	}
+	return strconv.FormatInt(max(0, now.Milliseconds()+left-ms-2), 10)
+}
+
+// Fenced returns a note with the counter's answer, if that is known and the note lacks it.
+func Fenced(note, id string) (_ string, ok bool) {
 	end := strings.LastIndexByte(note, ' ') + 1
-	if fence == 0 || !strings.HasPrefix(note[end:], "-") {
+	if id == "" || !strings.HasPrefix(note[end:], "-") {
 		return "", false
 	}
-	return note[:end] + l.ID(fence), true
+	return note[:end] + id + letter(strings.HasSuffix(note, "w")), true
+}
+
+// Later returns an unfenced note whose hold lives for d ms longer, and began when it did.
+func Later(note string, d int64) (_ string, ok bool) {
+	end := strings.LastIndexByte(note, ' ') + 1
+	ttl, write := strings.CutSuffix(note[end:], "w")
+	ms, err := strconv.ParseInt(ttl, 10, 64)
+	if err != nil || ms >= 0 {
+		return "", false
+	}
+	return note[:end] + strconv.FormatInt(ms-d, 10) + letter(write), true
 }
 
 func (n *Notes) encoded(meta map[string]string) string {

@@ -54,20 +54,20 @@ func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 	key := c.Layout.Prefix + r.Name
 	note := c.notes.Unfenced(r.Hold, r.Meta)
 	var sent struct { // in one piece of memory
-		words    [18]string
+		words    [19]string
 		commands [4][]string
 	}
 	sent.words = [...]string{
 		"SET", key, note, "NX", "PX", layouts.Millis(r.TTL),
-		"XADD", c.Layout.Counter(r.Name), "NOMKSTREAM", "MAXLEN", "0", "*", "", "",
+		"XADD", c.Layout.Counter(r.Name), "NOMKSTREAM", "MAXLEN", "~", c.Layout.MaxDrawn, "*", "", layouts.Mark(r.Owner),
 		"GET", key,
 		"EXISTS", layouts.QueueKey(key),
 	}
-	fence := sent.words[6:14]
+	fence := sent.words[6:15]
 	if c.Creates {
 		fence = append(fence[:2], fence[3:]...)
 	}
-	sent.commands = [...][]string{sent.words[:6], fence, sent.words[14:16], sent.words[16:]}
+	sent.commands = [...][]string{sent.words[:6], fence, sent.words[15:17], sent.words[17:]}
 	got := c.Client.DoAll(ctx, key, sent.commands[:])
 	redisconn.Expect(got, "ossi")
 	if got[0].Err != nil {

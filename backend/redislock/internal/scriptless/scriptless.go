@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,15 +87,33 @@ func (s *Store) refusal(ctx context.Context, r driver.Request, value redisconn.A
 	if value.Reply == nil {
 		return &driver.HeldError{} // it has ended
 	}
-	left, err := s.Client.Do(ctx, key, []string{"PTTL", key})
-	if err != nil {
-		return redisconn.Explain(err)
+	got := s.Client.DoAll(ctx, key, [][]string{{"TIME"}, {"PTTL", key}})
+	if got[1].Err != nil {
+		return redisconn.Explain(got[1].Err)
 	}
-	ms, text := redisconn.Integer(left), redisconn.Text(value.Reply)
+	ms, text := redisconn.Integer(got[1].Reply), redisconn.Text(value.Reply)
 	if !layouts.IsLockString(text, ms) {
 		return layouts.NoLock(key, layouts.NoToken(ms))
 	}
-	return layouts.Held(ms, s.Layout.StringHolder(text, 0, ms))
+	return layouts.Held(ms, s.Layout.StringHolder(s.fenced(ctx, key, text, clock(got[0].Reply), ms), 0, ms))
+}
+
+// fenced returns a value with its fence. Where Take wrote the value, it looks for what was drawn, in one more round trip.
+func (s *Store) fenced(ctx context.Context, key, value string, now time.Duration, left int64) string {
+	from := layouts.DrawnSince(value, now, left)
+	if from == "" {
+		return value
+	}
+	counter := s.Layout.Counter(strings.TrimPrefix(key, s.Layout.Prefix))
+	reply, _ := s.Client.Do(ctx, key, []string{"XRANGE", counter, from, "+", "COUNT", "256"})
+	for _, e := range redisconn.List(reply) {
+		entry := redisconn.List(e) // id and fields
+		if len(entry) == 2 && slices.Contains(redisconn.Texts(entry[1]), layouts.Mark(value[:layouts.OwnerLen])) {
+			note, _ := layouts.Fenced(value, redisconn.Text(entry[0]))
+			return note
+		}
+	}
+	return value
 }
 
 // yieldToQueue gives up a lock that was taken before those in the queue, which clients with
@@ -112,7 +131,7 @@ func (s *Store) yieldToQueue(ctx context.Context, r driver.Request) error {
 
 // xadd is the command that takes an id from the fence counter.
 func (s *Store) xadd(name, id string) []string {
-	return []string{"XADD", s.Layout.Counter(name), "MAXLEN", "0", id, "", ""}
+	return []string{"XADD", s.Layout.Counter(name), "MAXLEN", "~", s.Layout.MaxDrawn, id, "", ""}
 }
 
 // draw takes the next id from the fence counter.
@@ -207,9 +226,14 @@ func (s *Store) Renew(ctx context.Context, holds []driver.Hold) []error {
 func (s *Store) renewOne(ctx context.Context, h driver.Hold) error {
 	_, err := s.change(ctx, h, func(value string, left int64) [][]string {
 		key := s.Layout.Prefix + h.Name
-		life := strconv.FormatInt(max(layouts.CeilMillis(h.TTL), left), 10) // a renewal may arrive late
+		ms := max(layouts.CeilMillis(h.TTL), left) // a renewal may arrive late
+		life := strconv.FormatInt(ms, 10)
 		writes := [][]string{{"PEXPIRE", key, life}}
-		if note, ok := s.Layout.Fenced(value, h.Fence); ok {
+		note, ok := layouts.Fenced(value, s.Layout.ID(h.Fence))
+		if !ok {
+			note, ok = layouts.Later(value, ms-left)
+		}
+		if ok {
 			writes[0] = []string{"SET", key, note, "XX", "PX", life}
 		}
 		if h.Floor >= s.Layout.Span {
@@ -287,7 +311,7 @@ func firstFailure(results []any, n int) error {
 	return nil
 }
 
-// Read reads a plain lock, in one round trip.
+// Read reads a plain lock, in one round trip, or two while its value lacks the fence.
 func (s *Store) Read(ctx context.Context, key string) (layouts.Snapshot, error) {
 	got := s.Client.DoAll(ctx, key, [][]string{
 		{"TYPE", key}, {"TIME"}, {"PTTL", key}, {"LRANGE", s.Layout.QueueKeys(key)[0], "0", "-1"},
@@ -305,6 +329,7 @@ func (s *Store) Read(ctx context.Context, key string) (layouts.Snapshot, error) 
 	for _, owner := range redisconn.Texts(got[3].Reply) {
 		seen.Waiters = append(seen.Waiters, s.Layout.Waiter(owner, -1))
 	}
+	seen.Value = s.fenced(ctx, key, seen.Value, seen.Now, seen.Left)
 	return seen, nil
 }
 

@@ -30,7 +30,8 @@ local function remember(key, text, id, ttl, again)
   if again then
     local old = redis.call('GET', key)
     if old then
-      id = id .. ',' .. string.match(old, '[^ ,]*$')
+      local at = string.find(old, ' ', 39, true) or #old
+      id = id .. ',' .. string.match(string.sub(old, at + 1), '[^,]*$')
     end
     ttl = math.max(ttl, redis.call('PTTL', key)) -- which may have begun a millisecond after the hold
   end
@@ -107,6 +108,20 @@ local function leave(who)
   return left > 0
 end
 
+-- missed ends a place whose waiter has gone. If it was the first, its turn has passed, and the other places of its client have
+-- one more turn together: a client that lives asks again for them in time.
+local function missed(who, now)
+  local ends = now + turnLife
+  local first = redis.call('LINDEX', queue, 0) == who
+  for _, other in ipairs(first and redis.call('LRANGE', queue, 1, 63) or {}) do
+    if string.sub(other, 1, 18) == string.sub(who, 1, 18)
+      and tonumber(redis.call('ZSCORE', tickets, other) or 0) > ends then
+      redis.call('ZADD', tickets, ends, other)
+    end
+  end
+  leave(who)
+end
+
 -- scored returns when Java's rule ends a ticket. Without a score Java would never drop the
 -- ticket, and be blocked for ever: so it gets one.
 local function scored(who, now)
@@ -126,7 +141,7 @@ local function lasting(first, now)
     if ends > now then
       return first, ends
     end
-    leave(first)
+    missed(first, now)
     first = redis.call('LINDEX', queue, 0)
   end
   redis.call('DEL', tickets, scores) -- of a queue that was deleted
@@ -136,7 +151,7 @@ end
 -- returns the first waiter and when its ticket ends.
 local function sweep(now)
   for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
-    leave(who)
+    missed(who, now)
   end
   return lasting(redis.call('LINDEX', queue, 0), now)
 end

@@ -30,7 +30,8 @@ local function remember(key, text, id, ttl, again)
   if again then
     local old = redis.call('GET', key)
     if old then
-      id = id .. ',' .. string.match(old, '[^ ,]*$')
+      local at = string.find(old, ' ', 39, true) or #old
+      id = id .. ',' .. string.match(string.sub(old, at + 1), '[^,]*$')
     end
     ttl = math.max(ttl, redis.call('PTTL', key)) -- which may have begun a millisecond after the hold
   end

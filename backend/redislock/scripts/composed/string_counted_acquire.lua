@@ -1,11 +1,17 @@
 -- string_counted_acquire, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
 -- Fences of the string layout: ids of a stream, ms-sequence, which XADD makes greater
--- than the last one and at least the clock, in one command. No entry is kept. The
+-- than the last one and at least the clock, in one command. The
 -- number is ms * 1000 + sequence: so the first of a millisecond starts with the
 -- clock's microseconds, to be greater than what a counter had given that was lost
 -- within it; and where a thousand are used up, the next millisecond is taken in advance.
+--
+-- The last entries are kept for drawn.lua: a hundred thousand, or a hundred of each slot of a cluster, whose key ends in a brace.
+local function add(key, id)
+  return redis.call('XADD', key, 'MAXLEN', '~', string.sub(key, -1) == '}' and 100 or 100000, id, '', '')
+end
+
 local function fence(key)
-  local id = redis.call('XADD', key, 'MAXLEN', 0, '*', '', '')
+  local id = add(key, '*')
   local next
   if string.sub(id, -2) == '-0' then
     local t = redis.call('TIME')
@@ -17,14 +23,14 @@ local function fence(key)
     next = string.format('%.0f-0', tonumber(string.match(id, '^%d+')) + 1)
   end
   if next then
-    redis.call('XADD', key, 'MAXLEN', 0, next, '', '')
+    add(key, next)
   end
   return next or id
 end
 
 -- A floor that is no greater than the last id is refused, and needs nothing.
 local function raise(key, floor)
-  local r = redis.pcall('XADD', key, 'MAXLEN', 0, floor, '', '')
+  local r = redis.pcall('XADD', key, floor, '', '')
   if type(r) == 'table' and r.err and not string.find(r.err, 'equal or smaller', 1, true) then
     error(r.err)
   end
@@ -66,14 +72,19 @@ local function grant(value, ends, first)
   return id
 end
 
+-- lastWord returns what stands behind the metadata, which begin at init.
+local function lastWord(note, init)
+  return string.sub(note, (string.find(note, ' ', init, true) or #note) + 1)
+end
+
 -- regrant lets a holder hold on, under a greater fence. It makes a writer a reader.
 local function regrant(value, left)
   if value == marker then
     local ends = tonumber(redis.call('ZSCORE', holders, owner) or 0)
-    return ends > now and grant(value, ends, string.match(redis.call('HGET', notes, owner) or '', '[^ ,]*$'))
+    return ends > now and grant(value, ends, string.match(lastWord(redis.call('HGET', notes, owner) or '', 1), '[^,]*$'))
   end
   if kind == 'r' and string.sub(value, 1, 37) == owner .. ' ' and string.sub(value, -1) == 'w' then
-    local first = string.match(value, '([%d%-]*)w$')
+    local first = string.match(lastWord(value, 38), '([%d%-]*)w$')
     if string.sub(first, 1, 1) == '-' then -- minus the TTL of a hold that was taken without a script
       first = string.format('%.0f-0', now + left + first)
     end
@@ -183,6 +194,20 @@ local function leave(who)
   return redis.call('LREM', queue, 1, who) + redis.call('ZREM', tickets, who) > 0
 end
 
+-- missed ends a place whose waiter has gone. If it was the first, its turn has passed, and the other places of its client have
+-- one more turn together: a client that lives asks again for them in time.
+local function missed(who, now)
+  local ends = now + turnLife
+  local first = redis.call('LINDEX', queue, 0) == who
+  for _, other in ipairs(first and redis.call('LRANGE', queue, 1, 63) or {}) do
+    if string.sub(other, 1, 18) == string.sub(who, 1, 18)
+      and tonumber(redis.call('ZSCORE', tickets, other) or 0) > ends then
+      redis.call('ZADD', tickets, ends, other)
+    end
+  end
+  leave(who)
+end
+
 -- lasting drops waiters that have gone, from the first in the queue to one that has not. It returns
 -- that waiter and when its place ends, or nil.
 local function lasting(now)
@@ -192,7 +217,7 @@ local function lasting(now)
     if ends > now then
       return first, ends
     end
-    leave(first)
+    missed(first, now)
     first = redis.call('LINDEX', queue, 0)
   end
   redis.call('DEL', tickets) -- of a queue that was deleted
@@ -201,7 +226,7 @@ end
 -- sweep drops all waiters that have gone, and returns what lasting does.
 local function sweep(now)
   for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
-    leave(who)
+    missed(who, now)
   end
   return lasting(now)
 end
@@ -263,6 +288,37 @@ local function wake(channel, held, room)
   if not first then
     publish(channel, room and room < math.huge and room or '0')
   end
+end
+
+local function isPermit(some)
+  return string.sub(some, 1, 1) == 'p'
+end
+
+-- permits returns the kind of the permits that are held or waited for: all of a name have one limit.
+local function permits(held, first)
+  if held and isPermit(held) then
+    return held
+  end
+  for at = 0, first and redis.call('LLEN', queue) - 1 or -1, 64 do
+    for _, who in ipairs(redis.call('LRANGE', queue, at, at + 63)) do
+      if isPermit(kindOf(who)) then
+        return kindOf(who)
+      end
+    end
+  end
+end
+-- drawn returns a value with its fence, if plain commands wrote the value before they knew that: what they drew is the entry
+-- with the end of the Owner, in or soon after the millisecond in which the key began its TTL. now was read before left.
+local function drawn(value, counter, now, left)
+  local at = string.find(value, ' -', 38, true)
+  local ttl = at and string.match(value, '^%d+', at + 2)
+  local entries = ttl and redis.pcall('XRANGE', counter, string.format('%.0f', math.max(0, now + left - ttl - 2)), '+', 'COUNT', 256)
+  for _, entry in ipairs(entries or {}) do
+    if entry[2][2] == string.sub(value, 29, 36) then
+      return string.sub(value, 1, at) .. entry[1] .. (string.sub(value, -1) == 'w' and 'w' or '')
+    end
+  end
+  return value
 end
 -- A lock that is held, or waited for.
 
@@ -337,28 +393,11 @@ local function reads(held, now)
   return ends and tonumber(ends) > now
 end
 
-local function isPermit(some)
-  return string.sub(some, 1, 1) == 'p'
-end
-
--- permits returns the kind of the permits that are held or waited for: all of a name have one limit.
-local function permits(held, first)
-  if held and isPermit(held) then
-    return held
-  end
-  for at = 0, first and redis.call('LLEN', queue) - 1 or -1, 64 do
-    for _, who in ipairs(redis.call('LRANGE', queue, at, at + 63)) do
-      if isPermit(kindOf(who)) then
-        return kindOf(who)
-      end
-    end
-  end
-end
-
 local value, fault = read('GET', KEYS[1])
 if fault then
   return fault
 end
+local now = clock()
 local left = value and redis.call('PTTL', KEYS[1]) or -2
 local held, room = sharing(value)
 local id = value and regrant(value, left)
@@ -371,7 +410,6 @@ end
 if value and not isLockString(value, left) then
   return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
 end
-local now = clock()
 if held and isPermit(held) then
   room = holders and room - count() or 0
   if held == kind and left >= 0 then
@@ -407,6 +445,7 @@ end
 if ARGV[3] == '1' and not reads(held, now) then
   enqueue(place, first, tonumber(ARGV[2]), now)
 end
+value = value and drawn(value, KEYS[#KEYS], now, left)
 if first and first ~= place and (left < 0 or ends - now < left) then
   left = ends - now
 end

@@ -1,11 +1,17 @@
 -- string_exclusive_renew, as it is sent where messages are not sharded. Generated: go test -run ComposedScripts -args -update
 -- Fences of the string layout: ids of a stream, ms-sequence, which XADD makes greater
--- than the last one and at least the clock, in one command. No entry is kept. The
+-- than the last one and at least the clock, in one command. The
 -- number is ms * 1000 + sequence: so the first of a millisecond starts with the
 -- clock's microseconds, to be greater than what a counter had given that was lost
 -- within it; and where a thousand are used up, the next millisecond is taken in advance.
+--
+-- The last entries are kept for drawn.lua: a hundred thousand, or a hundred of each slot of a cluster, whose key ends in a brace.
+local function add(key, id)
+  return redis.call('XADD', key, 'MAXLEN', '~', string.sub(key, -1) == '}' and 100 or 100000, id, '', '')
+end
+
 local function fence(key)
-  local id = redis.call('XADD', key, 'MAXLEN', 0, '*', '', '')
+  local id = add(key, '*')
   local next
   if string.sub(id, -2) == '-0' then
     local t = redis.call('TIME')
@@ -17,14 +23,14 @@ local function fence(key)
     next = string.format('%.0f-0', tonumber(string.match(id, '^%d+')) + 1)
   end
   if next then
-    redis.call('XADD', key, 'MAXLEN', 0, next, '', '')
+    add(key, next)
   end
   return next or id
 end
 
 -- A floor that is no greater than the last id is refused, and needs nothing.
 local function raise(key, floor)
-  local r = redis.pcall('XADD', key, 'MAXLEN', 0, floor, '', '')
+  local r = redis.pcall('XADD', key, floor, '', '')
   if type(r) == 'table' and r.err and not string.find(r.err, 'equal or smaller', 1, true) then
     error(r.err)
   end
@@ -82,15 +88,20 @@ local function lengthen(key, ttl)
   end
   return call('PEXPIRE', key, math.max(ttl, left)) == 1
 end
--- KEYS: name of each. The first renewal writes the fence, which a plain acquire did not know.
+-- KEYS: name of each. The first renewal writes the fence, which a plain acquire did not know. If it is not known now either,
+-- what stands there still says when the hold began.
 return batch(function(at, owner, ttl, id)
   local value = ask('GET', KEYS[at])
   if not value or string.sub(value, 1, 37) ~= owner .. ' ' then
     return false
   end
+  local last = string.find(value, ' -', 38, true)
+  local left = last and id == '' and call('PTTL', KEYS[at])
   local kept = lengthen(KEYS[at], ttl) -- first: Redis without memory refuses SET unless the script has written
-  local last = id ~= '' and string.find(value, ' -', 38, true)
   if last then
+    if left then
+      id = string.format('-%.0f', string.match(value, '^%d+', last + 2) + call('PTTL', KEYS[at]) - left)
+    end
     call('SET', KEYS[at], string.sub(value, 1, last) .. id .. (string.sub(value, -1) == 'w' and 'w' or ''), 'KEEPTTL')
   end
   return kept

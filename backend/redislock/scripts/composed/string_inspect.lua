@@ -50,13 +50,27 @@ end
 local function isMode(mode, left)
   return (mode == 'read' or mode == 'write') and left ~= -1
 end
--- What is known of one name. KEYS: name, holders, notes, queue, places.
+-- drawn returns a value with its fence, if plain commands wrote the value before they knew that: what they drew is the entry
+-- with the end of the Owner, in or soon after the millisecond in which the key began its TTL. now was read before left.
+local function drawn(value, counter, now, left)
+  local at = string.find(value, ' -', 38, true)
+  local ttl = at and string.match(value, '^%d+', at + 2)
+  local entries = ttl and redis.pcall('XRANGE', counter, string.format('%.0f', math.max(0, now + left - ttl - 2)), '+', 'COUNT', 256)
+  for _, entry in ipairs(entries or {}) do
+    if entry[2][2] == string.sub(value, 29, 36) then
+      return string.sub(value, 1, at) .. entry[1] .. (string.sub(value, -1) == 'w' and 'w' or '')
+    end
+  end
+  return value
+end
+-- What is known of one name. KEYS: name, holders, notes, queue, places, fence counter.
 -- Answer: type; clock in µs; ms left; value; {owner, ms left, note}…; {place, ms left}….
 local call = redis.call
 local t = call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local kind = call('TYPE', KEYS[1]).ok
 local value = kind == 'string' and call('GET', KEYS[1]) or ''
+local left = call('PTTL', KEYS[1])
 local holders, waiters = {}, {}
 
 if isShared(value) and call('TYPE', KEYS[2]).ok == 'zset' then
@@ -73,4 +87,4 @@ if call('TYPE', KEYS[4]).ok == 'list' then
     end
   end
 end
-return {kind, t[1] * 1000000 + t[2], call('PTTL', KEYS[1]), value, holders, waiters}
+return {kind, t[1] * 1000000 + t[2], left, drawn(value, KEYS[6], now, left), holders, waiters}

@@ -52,6 +52,20 @@ local function leave(who)
   return redis.call('LREM', queue, 1, who) + redis.call('ZREM', tickets, who) > 0
 end
 
+-- missed ends a place whose waiter has gone. If it was the first, its turn has passed, and the other places of its client have
+-- one more turn together: a client that lives asks again for them in time.
+local function missed(who, now)
+  local ends = now + turnLife
+  local first = redis.call('LINDEX', queue, 0) == who
+  for _, other in ipairs(first and redis.call('LRANGE', queue, 1, 63) or {}) do
+    if string.sub(other, 1, 18) == string.sub(who, 1, 18)
+      and tonumber(redis.call('ZSCORE', tickets, other) or 0) > ends then
+      redis.call('ZADD', tickets, ends, other)
+    end
+  end
+  leave(who)
+end
+
 -- lasting drops waiters that have gone, from the first in the queue to one that has not. It returns
 -- that waiter and when its place ends, or nil.
 local function lasting(now)
@@ -61,7 +75,7 @@ local function lasting(now)
     if ends > now then
       return first, ends
     end
-    leave(first)
+    missed(first, now)
     first = redis.call('LINDEX', queue, 0)
   end
   redis.call('DEL', tickets) -- of a queue that was deleted
@@ -70,7 +84,7 @@ end
 -- sweep drops all waiters that have gone, and returns what lasting does.
 local function sweep(now)
   for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
-    leave(who)
+    missed(who, now)
   end
   return lasting(now)
 end
@@ -133,6 +147,24 @@ local function wake(channel, held, room)
     publish(channel, room and room < math.huge and room or '0')
   end
 end
+
+local function isPermit(some)
+  return string.sub(some, 1, 1) == 'p'
+end
+
+-- permits returns the kind of the permits that are held or waited for: all of a name have one limit.
+local function permits(held, first)
+  if held and isPermit(held) then
+    return held
+  end
+  for at = 0, first and redis.call('LLEN', queue) - 1 or -1, 64 do
+    for _, who in ipairs(redis.call('LRANGE', queue, at, at + 63)) do
+      if isPermit(kindOf(who)) then
+        return kindOf(who)
+      end
+    end
+  end
+end
 -- There is a queue, or nothing was held alone.
 if held then
   wake(ARGV[2])
@@ -165,10 +197,12 @@ end
 
 -- A place, of whatever kind. It may have kept others out. Who repeats a release, or has deleted the lock without a
 -- script, may owe the first waiter a message.
-if ask('LINDEX', queue, 0) then
+local first = ask('LINDEX', queue, 0)
+if first then
   sweep(now)
-  for _, who in ipairs(redis.call('LRANGE', queue, 0, -1)) do
-    if string.sub(who, 1, 36) == ARGV[1] then
+  for _, as in ipairs({'', 'w', 'r', 'p'}) do
+    local who = ARGV[1] .. (as == 'p' and permits(kind, first) or as)
+    if redis.call('ZSCORE', tickets, who) then
       leave(who)
       wake(ARGV[2], kind, room)
       return 1
