@@ -22,8 +22,8 @@ LONGONLY = ./proof/faultfuzz ./proof/model ./interop/kube
 ALONE = ./backend/kubelock ./backend/s3lock ./interop/kube
 # Packages of all modules that make test runs, first those that take long and are not SERIAL.
 TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS) $(LONGONLY)))
-# Packages that have tests which only make test-long runs. What simulates in one goroutine, and the soak, have lines of their own.
-LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e '^./proof/sim' -e /soak$$ $(patsubst %,-e '^%$$',$(ALONE)))
+# Packages that have tests which only make test-long runs. The soak has a line of its own.
+LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e /soak$$ $(patsubst %,-e '^%$$',$(ALONE)))
 # Packages that have benchmarks.
 BENCHED = $(shell grep -rl --include=*_test.go '^func Benchmark' . | xargs -n1 dirname | sort -u)
 # Tests of the core with thousands of calls, or that repeat themselves: they do not run twenty times.
@@ -67,7 +67,6 @@ long-suites:
 # What needs no time but a processor's takes what the suites leave idle, and gives way to them.
 long-idle:
 	nice -n 19 $(GO) test $(RACE) -timeout 1h -count=20 -skip '$(ONCE)' . ./driver
-	nice -n 19 $(GO) test -vet=off -timeout 1h -run '^TestLong[A-Z]' ./proof/sim/...
 	nice -n 19 $(GO) test -vet=off -timeout 1h -run 'TestStorm$$' . -args -storm.worlds 556
 
 # By now what is left of the suites are packages that start clusters, one after the other: they leave a processor idle.

@@ -37,7 +37,6 @@ func init() {
 		"contend": contendInChild,
 		"wait":    waitInChild,
 		"hold":    holdInChild,
-		"turns":   turnsInChild,
 		"shop":    shopInChild,
 		"token":   tokenInChild,
 		"lead":    leadInChild,

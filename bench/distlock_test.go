@@ -53,15 +53,6 @@ func openDistlockFair(addr string, ttl time.Duration) (client, error) {
 	return c, nil
 }
 
-// openDistlockPassing never releases a lock that goroutines of the process wait for.
-func openDistlockPassing(addr string, ttl time.Duration) (client, error) {
-	b, err := driver.Open(context.Background(), "redis://"+addr)
-	if err != nil {
-		return nil, err
-	}
-	return newDistlock(b, distlock.Options{TTL: ttl, HandoffMax: 1 << 30, HandoffWindow: time.Hour}, func() {})
-}
-
 // openDistlockTurns disables the hand-off inside a process: each lock is requested from Redis.
 func openDistlockTurns(addr string, ttl time.Duration) (client, error) {
 	c, err := openDistlock(addr, ttl)
