@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -145,11 +146,15 @@ func firstAnswer[T any](ctx context.Context, addrs []string, ask func(ctx contex
 			return none, errors.Join(append(errs, ctx.Err())...)
 		}
 	}
-	// A refusal says more than a missing answer.
+	return none, mostTelling(errs)
+}
+
+// mostTelling returns a refusal, which says more than a missing answer, or all errors.
+func mostTelling(errs []error) error {
 	if i := slices.IndexFunc(errs, IsRefusal); i >= 0 {
-		return none, errs[i]
+		return errs[i]
 	}
-	return none, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // slots is the number of a cluster's slots.
@@ -250,14 +255,22 @@ func NewSentinel(o SentinelOptions) Client {
 	for _, addr := range o.Addrs {
 		sentinels[addr] = o.DialSentinel(addr)
 	}
+	var heard time.Time // when most of them agreed
 	return newRouter(topology{
 		name: o.Name, maxAge: sentinelInterval,
 		open: func(_ context.Context, addr string) (Server, error) { return o.DialMaster(addr), nil },
-		load: func(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
-			master, err := firstAnswer(ctx, shuffled(o.Addrs), func(ctx context.Context, addr string) (string, error) {
+		load: func(ctx context.Context, known []string, _ Dialer) (slotTable, error) {
+			n := election{known: known}
+			err := n.poll(ctx, o.Addrs, func(ctx context.Context, addr string) (string, error) {
 				return masterBy(ctx, addr, sentinels[addr], o.Master)
 			})
-			return slotTable{master}, err
+			switch {
+			case n.majority || len(known) == 0:
+				heard = time.Now()
+			case time.Since(heard) < minorityAfter && err == nil:
+				return slotTable(known), nil
+			}
+			return slotTable{n.master}, err
 		},
 		close: func() {
 			for _, s := range sentinels {
@@ -265,6 +278,67 @@ func NewSentinel(o SentinelOptions) Client {
 			}
 		},
 	})
+}
+
+const (
+	settleTime    = 500 * time.Millisecond // for the other sentinels' answers, behind the first one
+	minorityAfter = 5 * time.Second        // without a majority, after which a minority may name another master
+)
+
+// election finds out which master sentinels name. One of them alone, which is cut off, may name one of old: its clients would have locks
+// there beside the holders at the others'.
+type election struct {
+	known    []string // the last master, if there was one
+	master   string   // who is named most often; the last one, if any names it
+	majority bool     // more than half of all sentinels name it
+}
+
+// poll asks all sentinels.
+func (e *election) poll(ctx context.Context, addrs []string, ask func(ctx context.Context, addr string) (string, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		master string
+		err    error
+	}
+	results := make(chan result, len(addrs))
+	for _, addr := range addrs {
+		go func() {
+			master, err := ask(ctx, addr)
+			results <- result{master, err}
+		}()
+	}
+	votes, errs := map[string]int{}, []error(nil)
+	for range addrs {
+		r := <-results
+		if r.err != nil {
+			errs = append(errs, r.err)
+			continue
+		}
+		time.AfterFunc(settleTime, cancel)
+		votes[r.master]++
+		if e.majority = 2*votes[r.master] > len(addrs); e.majority {
+			e.master = r.master
+			return nil
+		}
+	}
+	return e.settle(votes, errs)
+}
+
+// settle chooses among the masters that a minority names.
+func (e *election) settle(votes map[string]int, errs []error) error {
+	named := slices.SortedFunc(maps.Keys(votes), func(a, b string) int { return votes[b] - votes[a] })
+	switch {
+	case len(named) == 0:
+		return mostTelling(errs)
+	case len(e.known) == 1 && votes[e.known[0]] > 0:
+		e.master = e.known[0]
+	case len(named) > 1 && votes[named[0]] == votes[named[1]]:
+		return fmt.Errorf("the sentinels name different masters: %s", strings.Join(named, ", "))
+	default:
+		e.master = named[0]
+	}
+	return nil
 }
 
 // masterBy queries the sentinel at addr for the address of a master.

@@ -103,7 +103,7 @@ func (w *wire) greet(ctx context.Context, o *Options, l *logins) error {
 		return err
 	}
 	var commands [][]string
-	if password != "" {
+	if password != "" || user != "" { // a user without a password too: one that does not exist must not be the default one
 		// HELLO does more than is needed, and what stands before servers may not know it.
 		commands = append(commands, []string{"AUTH", cmp.Or(user, "default"), password})
 	}
