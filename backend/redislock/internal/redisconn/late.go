@@ -9,6 +9,10 @@ import (
 // new connection.
 const minAnswerTime = 100 * time.Millisecond
 
+// maxFormer is how many connections that are silent are kept beside the one in use, until their answers are out of time: two that die
+// in silence, one after the other, must not cost a lease of three seconds.
+const maxFormer = 3
+
 // defaultTimeout is the timeout of an answer if there is none.
 const defaultTimeout = 5 * time.Second
 

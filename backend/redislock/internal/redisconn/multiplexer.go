@@ -15,7 +15,7 @@ import (
 //
 // A server that owes an answer and is silent gets no more: what is queued goes to a new connection once the server is late. A
 // firewall that has forgotten a connection says nothing, and a new one may work at once. What was written stays with the old
-// connection, until it is answered or times out. There is never a third connection.
+// connection, until it is answered or times out. A new one may die as well: there are maxFormer of old at most.
 type multiplexer struct {
 	open    func(ctx context.Context) (*wire, error)
 	timeout time.Duration   // of an answer
@@ -27,7 +27,7 @@ type multiplexer struct {
 	mu      sync.Mutex
 	queue   []*request // of which nothing was written
 	current *pipe      // nil: there is none
-	former  *pipe      // replaced, and owes answers; may be nil
+	former  []*pipe    // replaced, and owe answers
 	dialing bool
 	late    lateTimer // of current, for the queue
 	closed  bool
@@ -176,12 +176,12 @@ func (m *multiplexer) replaceIfLate() {
 	}
 }
 
-// replace lets later requests use a new connection if the present one owes an answer, and there is no other.
+// replace lets later requests use a new connection if the present one owes an answer, and there are not too many others.
 func (m *multiplexer) replace() {
-	if m.current == nil || m.current.isIdle() || m.former != nil || m.closed {
+	if m.current == nil || m.current.isIdle() || len(m.former) == maxFormer || m.closed {
 		return
 	}
-	m.former, m.current = m.current, nil
+	m.former, m.current = append(m.former, m.current), nil
 	if len(m.queue) > 0 {
 		m.dial()
 	}
@@ -209,15 +209,15 @@ func (m *multiplexer) fail(c *pipe, err error) {
 
 // forget is called when c is broken, or was replaced and owes nothing.
 func (m *multiplexer) forget(c *pipe) {
-	switch c {
-	case m.current:
+	switch i := slices.Index(m.former, c); {
+	case c == m.current:
 		m.current = nil
 		if len(m.queue) > 0 && !m.closed {
 			m.dial()
 		}
-	case m.former:
+	case i >= 0:
 		c.Close()
-		m.former = nil
+		m.former = slices.Delete(m.former, i, i+1)
 		m.replaceIfLate()
 	}
 }
@@ -228,7 +228,7 @@ func (m *multiplexer) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
-	for _, c := range []*pipe{m.current, m.former} {
+	for _, c := range append(slices.Clone(m.former), m.current) {
 		if c != nil {
 			m.fail(c, net.ErrClosed)
 		}

@@ -24,14 +24,14 @@ const maxPipeline = 512
 // arrive while others are under way wait, and are then sent together. This keeps their order, and
 // a caller that gives up does not disturb the others.
 //
-// Commands that wait for a late answer are sent by another goroutine, through another connection. There are at most two.
+// Commands that wait for a late answer are sent by another goroutine, through another connection. Of those that are late there are maxFormer at most.
 type pipeline struct {
 	client *redis.Client
 
 	mu      sync.Mutex
 	waiting []*pipelineRequest
 	current *sender // nil: nobody sends
-	former  *sender // which was late, and still is; may be nil
+	former  int     // senders that were late, and still are
 	late    lateTimer
 }
 
@@ -115,10 +115,11 @@ func (p *pipeline) replaceIfLate() {
 
 // replace lets another goroutine send. The mutex is held.
 func (p *pipeline) replace() {
-	if p.current == nil || p.former != nil {
+	if p.current == nil || p.former == maxFormer {
 		return
 	}
-	p.former, p.current = p.current, nil
+	p.former++
+	p.current = nil
 	if len(p.waiting) > 0 {
 		p.begin()
 	}
@@ -154,8 +155,8 @@ func (p *pipeline) send(s *sender) {
 func (p *pipeline) next(s *sender) []*pipelineRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.former == s {
-		p.former = nil
+	if p.current != s {
+		p.former--
 		p.replaceIfLate() // the new one may be late as well
 		return nil
 	}

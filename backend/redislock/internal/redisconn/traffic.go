@@ -211,7 +211,7 @@ func (m *multiplexer) endReading(c *pipe) {
 	switch {
 	case c.broken == nil && c.in.buffered():
 		m.fail(c, errUnasked)
-	case c == m.former:
+	case c != m.current:
 		m.forget(c)
 	}
 }
