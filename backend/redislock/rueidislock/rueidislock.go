@@ -57,17 +57,22 @@ func connOf(c rueidis.Client) redisconn.Client {
 	if c.Mode() == rueidis.ClientModeCluster {
 		return redisconn.NewCluster(redisconn.SchemeCluster,
 			func(context.Context) ([]string, error) { return slices.Collect(maps.Keys(c.Nodes())), nil },
-			func(_ context.Context, addr string) (redisconn.Server, error) {
+			func(ctx context.Context, addr string) (redisconn.Server, error) {
+				// A node's client is closed when the node leaves the cluster too.
+				if err := errorOf(c.Do(ctx, c.B().Ping().Build()).Error()); errors.Is(err, redisconn.ErrClientClosed) {
+					return nil, err
+				}
 				return &clusterNode{cluster: c, addr: addr}, nil
 			})
 	}
-	return redisconn.NewSingle(&server{client: c})
+	return redisconn.NewSingle(newServer(c))
 }
 
 // server sends commands through rueidis, which pipelines the commands of many goroutines, and does
 // not repeat commands that may write.
 type server struct {
-	client rueidis.Client
+	client     rueidis.Client
+	dedicating chan struct{} // one for each caller that waits for the pool
 }
 
 // Do passes the keys as mere arguments, so that rueidis uses one connection for all and keeps the
@@ -94,10 +99,50 @@ func (c *server) command(args []string) rueidis.Completed {
 }
 
 // Dedicated takes a connection from rueidis's pool.
-func (c *server) Dedicated(context.Context) (redisconn.DedicatedConn, error) {
-	own, release := c.client.Dedicate()
-	return &dedicatedConn{own, release}, nil
+func (c *server) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
+	conn, err := c.dedicate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
 }
+
+// dedicate waits for a connection of rueidis's pool, which blocking commands of the program may have for long. Dedicate knows no context:
+// what comes too late goes back.
+func (c *server) dedicate(ctx context.Context) (*dedicatedConn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, poolTimeout, errPoolInUse)
+	defer cancel()
+	select {
+	case c.dedicating <- struct{}{}:
+	case <-ctx.Done():
+		return nil, driver.Unsent(context.Cause(ctx))
+	}
+	got := make(chan *dedicatedConn)
+	go func() {
+		own, release := c.client.Dedicate()
+		<-c.dedicating
+		select {
+		case got <- &dedicatedConn{own, release}:
+		case <-ctx.Done():
+			release()
+		}
+	}()
+	select {
+	case conn := <-got:
+		return conn, nil
+	case <-ctx.Done():
+		return nil, driver.Unsent(context.Cause(ctx))
+	}
+}
+
+const (
+	poolTimeout = 3 * time.Second // for a connection of the pool
+	dedicating  = 16              // how many callers wait for one at once
+)
+
+var errPoolInUse = errors.New("all connections of the client's pool are in use: want a greater BlockingPoolSize; a subscription takes one of it")
+
+func newServer(c rueidis.Client) *server { return &server{c, make(chan struct{}, dedicating)} }
 
 type dedicatedConn struct {
 	rueidis.DedicatedClient
@@ -162,8 +207,11 @@ func (c *server) Name() string {
 
 func (c *server) Close() {}
 
-func (c *server) Listen(_ context.Context, on func(redisconn.Event)) (redisconn.Listener, error) {
-	conn, release := c.client.Dedicate()
+func (c *server) Listen(ctx context.Context, on func(redisconn.Event)) (redisconn.Listener, error) {
+	conn, err := c.dedicate(ctx)
+	if err != nil {
+		return nil, err
+	}
 	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
 			on(redisconn.Event{Kind: redisconn.Received, Channel: m.Channel, Message: m.Message})
@@ -172,20 +220,19 @@ func (c *server) Listen(_ context.Context, on func(redisconn.Event)) (redisconn.
 			on(redisconn.SubscriptionEvent(s.Kind, s.Channel))
 		},
 	})
-	l := &listener{conn: conn, release: release, done: make(chan struct{})}
+	l := &listener{conn: conn, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
 		if err := <-ended; err != nil {
-			on(redisconn.Event{Kind: redisconn.Broken, Err: err})
+			on(redisconn.Event{Kind: redisconn.Broken, Err: errorOf(err)})
 		}
 	}()
 	return l, nil
 }
 
 type listener struct {
-	conn    rueidis.DedicatedClient
-	release func()
-	done    chan struct{}
+	conn *dedicatedConn
+	done chan struct{}
 }
 
 func (l *listener) Subscribe(ctx context.Context, sharded bool, channels []string) error {
@@ -215,8 +262,7 @@ func (l *listener) do(ctx context.Context, cmd rueidis.Completed) error {
 
 // Close closes the connection, which has subscriptions, instead of returning it to the pool.
 func (l *listener) Close() {
-	l.conn.Close()
-	l.release()
+	l.conn.Close(true)
 	<-l.done
 }
 
@@ -236,7 +282,7 @@ func (n *clusterNode) known() *server {
 	defer n.mu.Unlock()
 	if n.node == nil {
 		if c, ok := n.cluster.Nodes()[n.addr]; ok {
-			n.node = &server{client: c}
+			n.node = newServer(c)
 		}
 	}
 	return n.node

@@ -2,6 +2,7 @@ package redisconn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -128,8 +129,18 @@ func (r *clusterNodes) server(ctx context.Context, addr string) (Server, error) 
 	}
 	for _, node := range list {
 		if o := node.Options(); o.Addr == addr || o.NodeAddress == addr {
-			return newUsersServer(node), nil
+			return newUsersServer(node), ifClosed(node)
 		}
 	}
 	return nil, fmt.Errorf("the client does not know the cluster's server %s yet", addr)
+}
+
+// ifClosed returns an error if a client that go-redis still knows is closed, as all are with their cluster's. It sends nothing.
+func ifClosed(c *redis.Client) error {
+	over, end := context.WithCancel(context.Background())
+	end()
+	if err := c.Process(over, singleTry{redis.NewCmd(over, "PING")}); errors.Is(err, redis.ErrClosed) {
+		return ClientClosed(err)
+	}
+	return nil
 }

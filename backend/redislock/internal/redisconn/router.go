@@ -98,7 +98,7 @@ func (r *router) DoAll(ctx context.Context, key string, commands [][]string) []A
 		why, addr := redirectionOfAll(commands, got)
 		return why, addr, got[0].Err
 	})
-	if got == nil {
+	if got == nil || errors.Is(got[0].Err, ErrClientClosed) {
 		got = FailAll(len(commands), err)
 	}
 	return got
@@ -116,8 +116,7 @@ func (r *router) route(ctx context.Context, key string, send func(s Server, aske
 		}
 		var why redirection
 		if why, to, err = send(s, asked); why == executed {
-			r.checkServer(s, err)
-			return err
+			return r.checkServer(s, err)
 		}
 		asked = why == askAt
 		if why == movedTo {
@@ -147,15 +146,18 @@ func (r *router) serverAt(ctx context.Context, key, addr string) (Server, error)
 }
 
 // checkServer refreshes the table after an error that is not a server's answer. A user's client
-// closes its connections to a server that left the cluster for good, so that server is forgotten.
-func (r *router) checkServer(s Server, err error) {
+// closes its connections to a server that left the cluster for good, so that server is forgotten. Whether the client itself is closed shows
+// when the server is looked for again.
+func (r *router) checkServer(s Server, err error) error {
 	if re := (*ReplyError)(nil); err == nil || errors.As(err, &re) {
-		return
+		return err
 	}
 	if errors.Is(err, ErrClientClosed) {
 		r.forget(s)
+		err = errors.New(err.Error())
 	}
 	r.refresh()
+	return err
 }
 
 func (r *router) forget(s Server) {
