@@ -98,35 +98,25 @@ func (c *server) command(args []string) rueidis.Completed {
 	return c.client.B().Arbitrary(args[0]).Args(args[1:]...).Build()
 }
 
-// Dedicated takes a connection from rueidis's pool.
+// Dedicated takes a connection from rueidis's pool, all of which blocking commands of the program may have for long. Dedicate knows no
+// context: what comes too late goes back.
 func (c *server) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
-	conn, err := c.dedicate(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
-}
-
-// dedicate waits for a connection of rueidis's pool, which blocking commands of the program may have for long. Dedicate knows no context:
-// what comes too late goes back.
-func (c *server) dedicate(ctx context.Context) (*dedicatedConn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, poolTimeout, errPoolInUse)
 	defer cancel()
+	got := make(chan *dedicatedConn)
 	select {
 	case c.dedicating <- struct{}{}:
+		go func() {
+			own, release := c.client.Dedicate()
+			<-c.dedicating
+			select {
+			case got <- &dedicatedConn{own, release}:
+			case <-ctx.Done():
+				release()
+			}
+		}()
 	case <-ctx.Done():
-		return nil, driver.Unsent(context.Cause(ctx))
 	}
-	got := make(chan *dedicatedConn)
-	go func() {
-		own, release := c.client.Dedicate()
-		<-c.dedicating
-		select {
-		case got <- &dedicatedConn{own, release}:
-		case <-ctx.Done():
-			release()
-		}
-	}()
 	select {
 	case conn := <-got:
 		return conn, nil
@@ -208,10 +198,11 @@ func (c *server) Name() string {
 func (c *server) Close() {}
 
 func (c *server) Listen(ctx context.Context, on func(redisconn.Event)) (redisconn.Listener, error) {
-	conn, err := c.dedicate(ctx)
+	own, err := c.Dedicated(ctx)
 	if err != nil {
 		return nil, err
 	}
+	conn := own.(*dedicatedConn)
 	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
 			on(redisconn.Event{Kind: redisconn.Received, Channel: m.Channel, Message: m.Message})

@@ -260,17 +260,16 @@ func NewSentinel(o SentinelOptions) Client {
 		name: o.Name, maxAge: sentinelInterval,
 		open: func(_ context.Context, addr string) (Server, error) { return o.DialMaster(addr), nil },
 		load: func(ctx context.Context, known []string, _ Dialer) (slotTable, error) {
-			n := election{known: known}
-			err := n.poll(ctx, o.Addrs, func(ctx context.Context, addr string) (string, error) {
+			master, majority, err := mostNamed(ctx, o.Addrs, cmp.Or(known...), func(ctx context.Context, addr string) (string, error) {
 				return masterBy(ctx, addr, sentinels[addr], o.Master)
 			})
 			switch {
-			case n.majority || len(known) == 0:
+			case majority || len(known) == 0:
 				heard = time.Now()
-			case time.Since(heard) < minorityAfter && err == nil:
+			case err == nil && time.Since(heard) < minorityAfter:
 				return slotTable(known), nil
 			}
-			return slotTable{n.master}, err
+			return slotTable{master}, err
 		},
 		close: func() {
 			for _, s := range sentinels {
@@ -285,60 +284,40 @@ const (
 	minorityAfter = 5 * time.Second        // without a majority, after which a minority may name another master
 )
 
-// election finds out which master sentinels name. One of them alone, which is cut off, may name one of old: its clients would have locks
-// there beside the holders at the others'.
-type election struct {
-	known    []string // the last master, if there was one
-	master   string   // who is named most often; the last one, if any names it
-	majority bool     // more than half of all sentinels name it
-}
-
-// poll asks all sentinels.
-func (e *election) poll(ctx context.Context, addrs []string, ask func(ctx context.Context, addr string) (string, error)) error {
+// mostNamed asks all sentinels for the master, and returns the one that more than half of them name, or else a minority: the known one, if
+// any names it. One sentinel that is cut off may name a master of old: its clients would have locks there beside the others' holders.
+func mostNamed(ctx context.Context, addrs []string, known string, ask func(ctx context.Context, addr string) (string, error)) (master string, majority bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type result struct {
-		master string
-		err    error
-	}
-	results := make(chan result, len(addrs))
+	answers := make(chan Answer, len(addrs))
 	for _, addr := range addrs {
 		go func() {
-			master, err := ask(ctx, addr)
-			results <- result{master, err}
+			name, err := ask(ctx, addr)
+			answers <- Answer{name, err}
 		}()
 	}
 	votes, errs := map[string]int{}, []error(nil)
 	for range addrs {
-		r := <-results
-		if r.err != nil {
-			errs = append(errs, r.err)
+		a := <-answers
+		if a.Err != nil {
+			errs = append(errs, a.Err)
 			continue
 		}
 		time.AfterFunc(settleTime, cancel)
-		votes[r.master]++
-		if e.majority = 2*votes[r.master] > len(addrs); e.majority {
-			e.master = r.master
-			return nil
+		master = Text(a.Reply)
+		if votes[master]++; 2*votes[master] > len(addrs) {
+			return master, true, nil
 		}
 	}
-	return e.settle(votes, errs)
-}
-
-// settle chooses among the masters that a minority names.
-func (e *election) settle(votes map[string]int, errs []error) error {
-	named := slices.SortedFunc(maps.Keys(votes), func(a, b string) int { return votes[b] - votes[a] })
 	switch {
-	case len(named) == 0:
-		return mostTelling(errs)
-	case len(e.known) == 1 && votes[e.known[0]] > 0:
-		e.master = e.known[0]
-	case len(named) > 1 && votes[named[0]] == votes[named[1]]:
-		return fmt.Errorf("the sentinels name different masters: %s", strings.Join(named, ", "))
-	default:
-		e.master = named[0]
+	case votes[known] > 0:
+		master = known
+	case len(votes) == 0:
+		err = mostTelling(errs)
+	case len(votes) > 1:
+		err = fmt.Errorf("the sentinels name different masters: %s", strings.Join(slices.Sorted(maps.Keys(votes)), ", "))
 	}
-	return nil
+	return master, false, err
 }
 
 // masterBy queries the sentinel at addr for the address of a master.
