@@ -59,7 +59,6 @@ func refusedHarness(w withdrawal, scheme, query string, servers ...*testserver.R
 			}
 		}
 		return drivertest.Harness{
-			Except: []string{"refused/release"}, // a release that is refused is not marked yet
 			Open:   func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, u.String()) },
 			Withdraw: func() func() {
 				set(w.take)
