@@ -37,7 +37,7 @@ func (b *Backend) releaseAgain(late []<-chan struct{}, h driver.Hold) {
 	if over(b.abandoned.ctx, late) != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(b.abandoned.ctx, h.TTL)
+	ctx, cancel := context.WithTimeout(b.abandoned.ctx, max(h.TTL, closeWait))
 	defer cancel()
 	for ctx.Err() == nil {
 		if err := b.storage.Release(ctx, h); err == nil || errors.Is(err, driver.ErrLost) {
