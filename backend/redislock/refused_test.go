@@ -59,7 +59,7 @@ func refusedHarness(w withdrawal, scheme, query string, servers ...*testserver.R
 			}
 		}
 		return drivertest.Harness{
-			Open:   func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, u.String()) },
+			Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, u.String()) },
 			Withdraw: func() func() {
 				set(w.take)
 				return func() { set(w.give) }
