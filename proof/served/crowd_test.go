@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/server"
 )
@@ -44,7 +45,9 @@ func TestLongCrowdOfWaiters(t *testing.T) {
 
 	direct := store.Connect()
 	var lost atomic.Int64
-	c := client(t, "http://"+l.Addr().String()+patient, &distlock.Options{TTL: time.Minute, Observer: &distlock.Observer{Lost: func(distlock.Event) { lost.Add(1) }}})
+	options := locktest.Patient()
+	options.Observer = &distlock.Observer{Lost: func(distlock.Event) { lost.Add(1) }}
+	c := client(t, "http://"+l.Addr().String()+patient, options)
 	held := map[string]driver.Request{}
 	var turns sync.WaitGroup
 	for i := range waiters {
