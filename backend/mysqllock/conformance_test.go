@@ -26,7 +26,6 @@ func conform(t *testing.T, s Strategy) {
 	var proxies faultproxy.Networks
 	h := drivertest.Harness{
 		Parallel: 4, // while other suites run
-		Except:   exceptions[s],
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, u.Host)
 			proxied := *u
@@ -43,15 +42,12 @@ func conform(t *testing.T, s Strategy) {
 	drivertest.Run(t, h)
 }
 
-// exceptions are what is not kept yet: a release whose connection ends takes the lock for lost.
-var exceptions = map[Strategy][]string{Session: {"unanswered/release"}, ForUpdate: {"unanswered/release"}}
-
 func TestConformanceOfRow(t *testing.T) {
 	t.Parallel()
 	conform(t, Row)
 }
 
-// An attempt whose connection is refused fails with ErrUnsent.
+// An attempt or a release whose connection is refused fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	for _, s := range Strategies() {
 		t.Run(string(s), func(t *testing.T) {
@@ -62,6 +58,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 			take(t, b, request("x", long))
 			p.Refuse()
 			faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("y", long) })
+			faultproxy.AwaitUnsentRelease(t, b, request("y", long).Hold)
 		})
 	}
 }
@@ -98,8 +95,7 @@ func TestConformanceWithARefusedUser(t *testing.T) {
 						return strings.NewReplacer("{u}", admin.user, "{d}", admin.database).Replace(text)
 					}
 					return drivertest.Harness{
-						Except: []string{"refused/release"}, // a release that is refused is not marked yet
-						Open:   func(ctx context.Context) (driver.Backend, error) { return Open(ctx, user) },
+						Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, user) },
 						Withdraw: func() (restore func()) {
 							admin.do(fill(w.take), "KILL USER "+admin.user)
 							return func() { admin.do(fill(w.give)) }

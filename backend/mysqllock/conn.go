@@ -128,7 +128,7 @@ func threadOf(mark string) string { return "IS_USED_LOCK(" + markLock(mark) + ")
 func (c *connDialect) evict(ctx context.Context, l connlock.Lock, has func(mark string) string) (bool, error) {
 	tx, err := c.db.BeginTx(ctx, nil)
 	if err != nil {
-		return false, err
+		return false, unchanged(err)
 	}
 	defer tx.Rollback()
 	var mark string
@@ -137,7 +137,7 @@ func (c *connDialect) evict(ctx context.Context, l connlock.Lock, has func(mark 
 		return false, nil
 	}
 	if err != nil {
-		return false, err
+		return false, unchanged(err)
 	}
 	if is, err := queryBool(ctx, tx, "SELECT "+has(mark)); err != nil || !is {
 		return false, err

@@ -247,7 +247,7 @@ func (d *database) change(ctx context.Context, size int, run func() (sql.Result,
 	if why := finalCallCause(err); why != "" {
 		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
 	}
-	return n, id, err
+	return n, id, unchanged(err)
 }
 
 func changed(res sql.Result, err error) (n, id int64, _ error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/unsent"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -144,6 +145,19 @@ func stale(err error) bool {
 		return true
 	}
 	return false
+}
+
+// unchanged marks an error of a statement that commits by itself with ErrUnsent, if no connection could be opened for it, or
+// the server has refused it because of who asks or what there is.
+func unchanged(err error) error {
+	switch number(err) {
+	case errReadOnly, errReadOnlyTx, errReadOnlyMode, errNoTable, errNoSuchDB:
+		return driver.Unsent(err)
+	}
+	if stale(err) {
+		return driver.Unsent(err)
+	}
+	return unsent.Mark(err)
 }
 
 // remedy explains how to create the tables.

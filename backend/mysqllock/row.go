@@ -168,7 +168,7 @@ func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey, _ bool) (freed,
 	if errors.Is(err, errNotIdle) || undone(err) {
 		n, waiting, err = d.run(ctx, d.free, keyOf(h.Name), []byte(h.Owner))
 	}
-	return n > 0, waiting > 0, err
+	return n > 0, waiting > 0, unchanged(err)
 }
 
 // Drop is one UPDATE.
@@ -222,7 +222,7 @@ func (d *rowDialect) Read(ctx context.Context, names []string) (now int64, found
 	}
 	rows, err := d.read[size].QueryContext(ctx, args...)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, unchanged(err)
 	}
 	defer rows.Close()
 	for rows.Next() {

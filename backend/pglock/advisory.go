@@ -163,7 +163,7 @@ func splitID(id string) (pid int, start string) {
 func (d *advisoryDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
-		return false, err
+		return false, explainStatement(err)
 	}
 	defer tx.Rollback()
 	var id string
@@ -172,7 +172,7 @@ func (d *advisoryDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool
 		return false, nil
 	}
 	if err != nil {
-		return false, err
+		return false, explainStatement(err)
 	}
 	var has bool
 	pid, start := splitID(id)

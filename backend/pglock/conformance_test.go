@@ -107,7 +107,6 @@ func TestLongConformanceBehindAPooler(t *testing.T) {
 func severable(t *testing.T, pg *testserver.PostgresServer, url string) drivertest.Harness {
 	var ways faultproxy.Networks
 	return drivertest.Harness{
-		Except: []string{"unanswered/release"}, // of a lock on a connection
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			way := faultproxy.New(t, pg.Addr())
 			b, err := openNamed(ctx, strings.Replace(url, pg.Addr(), way.Addr(), 1))
@@ -160,7 +159,7 @@ func TestLongConformanceOfAdvisorySessionOnTheOldest(t *testing.T) {
 	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))
 }
 
-// An attempt whose connection is refused fails with ErrUnsent.
+// An attempt or a release whose connection is refused fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	for what, params := range map[string][]string{
@@ -174,6 +173,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 			take(t, b, request("x"))
 			p.Refuse()
 			faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("y") })
+			faultproxy.AwaitUnsentRelease(t, b, request("y").Hold)
 		})
 	}
 }
@@ -207,7 +207,6 @@ func TestConformanceWithARefusedUser(t *testing.T) {
 				drivertest.RunRefused(t, func(t *testing.T) drivertest.Harness {
 					user, withdraw := withdrawable(t, w, params)
 					return drivertest.Harness{
-						Except:   []string{"refused/release"}, // a release that is refused is not marked yet
 						Open:     func(ctx context.Context) (driver.Backend, error) { return Open(ctx, user) },
 						Withdraw: withdraw,
 					}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/unsent"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -108,12 +109,17 @@ func explain(err error) error {
 	return e
 }
 
-// explainStatement is explain for a statement, which is not sent without a connection.
+// refusals begin the codes of errors that come of who asks, or of what there is: the whole statement had no effect.
+var refusals = []string{badLogin[:2], noDatabase[:2], noSchema[:2], noTable[:2], readOnly}
+
+// explainStatement is explain for a statement that is a transaction of its own. It matches ErrUnsent if the statement was not
+// sent, or was refused as a whole.
 func explainStatement(err error) error {
-	if errors.As(err, new(*pgconn.ConnectError)) {
-		return driver.Unsent(explain(err))
+	refused := func(code string) bool { return strings.HasPrefix(sqlState(err), code) }
+	if errors.As(err, new(*pgconn.ConnectError)) || slices.ContainsFunc(refusals, refused) {
+		err = driver.Unsent(err)
 	}
-	return explain(err)
+	return unsent.Mark(explain(err))
 }
 
 // explainOpen is explain for Open: ErrInvalid if the user must change something before it can work.

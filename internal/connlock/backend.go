@@ -13,7 +13,8 @@
 // server measures that from the end of a statement, the client from before it sent the statement, so
 // the client's trust ends first. Only an answered statement prolongs it. A connection without an
 // answer for its TTL is closed, and its hold is lost. If the server ends it sooner, that is noticed at the latest by the next
-// renewal. A release without an answer is a loss: the server may have granted the lock to another client before.
+// renewal. A release on a connection that has ended already is a loss. What one without an answer
+// has done is unknown.
 // A connection that has failed is never used again, and another one asks the server to end it.
 //
 // # Numbers

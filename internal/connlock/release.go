@@ -24,7 +24,7 @@ func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
 
 func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 	if h := b.holdOf(d.Owner, d.Name); h != nil {
-		return h.orLost(h.unlock(ctx))
+		return h.unlock(ctx)
 	}
 	switch e, known := b.howEnded(d.Owner); {
 	case e.committed:
@@ -40,13 +40,16 @@ func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 	return err
 }
 
-// unlock releases a hold's lock. A connection that ends without an answer may have lost the lock long
-// before.
+// unlock releases a hold's lock. What has ended before is lost. A connection that ends later, without an answer, may have
+// lost the lock by that.
 func (h *hold) unlock(ctx context.Context) error {
-	c := h.conn
+	c, sent := h.conn, false
 	err := h.do(ctx, func(own context.Context) error {
 		h.setOnLost(nil)
-		err := c.conn.Unlock(own, h.lock)
+		err := c.conn.Alive()
+		if err == nil {
+			sent, err = true, c.conn.Unlock(own, h.lock)
+		}
 		if err != nil {
 			c.lose()
 			return err
@@ -57,7 +60,10 @@ func (h *hold) unlock(ctx context.Context) error {
 	if err == nil {
 		c.leave()
 	}
-	return err
+	if sent {
+		return err
+	}
+	return h.orLost(err)
 }
 
 // Renew sends a statement on the connection of each hold.

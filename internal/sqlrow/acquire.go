@@ -9,7 +9,6 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
-	"github.com/distlock/distlock/internal/unsent"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -39,7 +38,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	contended := b.watchers.watched(KeyOf(r.Name))
 	if r.Mode.Alone() && !contended {
 		if number, err := b.dialect.Take(ctx, t); err != nil || number > 0 {
-			return granted(r, number), unsent.Mark(err)
+			return granted(r, number), err
 		}
 	}
 	if r.Queue || contended == r.Mode.Alone() {
@@ -113,7 +112,7 @@ func (b *Backend) contend(ctx context.Context, r driver.Request, c claims.Claim,
 	k, err := b.dialect.Contend(ctx, t)
 	switch {
 	case err != nil:
-		return g, unsent.Mark(err), true
+		return g, err, true
 	case k.Number > 0:
 		return granted(r, k.Number), nil, true
 	case !k.Placed:
@@ -236,7 +235,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) d
 		asked := time.Now()
 		s, err := b.readRow(ctx, name)
 		if err != nil {
-			return unsent.Mark(err) // nothing was written yet
+			return err
 		}
 		took = max(took, time.Since(asked))
 		s.leeway = minLeeway + 2*took

@@ -25,8 +25,7 @@ func TestRefusedByTheDatabase(t *testing.T) {
 				address, withdraw, restore := account(t)
 				p := start(t, func() driver.Backend { return open(t, address) })
 				return drivertest.Harness{
-					Except: []string{"refused/release"}, // a release that is refused is not marked yet
-					Open:   func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, p.url()) },
+					Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, p.url()) },
 					Withdraw: func() func() {
 						withdraw()
 						return restore
