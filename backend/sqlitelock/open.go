@@ -200,6 +200,9 @@ func (c connector) Connect(context.Context) (sqldriver.Conn, error) {
 
 func (connector) Driver() sqldriver.Driver { return new(sqlite.Driver) }
 
+// maxWAL bounds -wal, in bytes, when no transaction needs more. It is twice what SQLite writes between two checkpoints.
+const maxWAL = 8 << 20
+
 // maxConns leaves two connections for Inspect and List beside the writer's.
 const maxConns = 3
 
@@ -211,6 +214,7 @@ func dsn(path string, opt Options) string {
 	q := url.Values{"_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", opt.BusyTimeout.Milliseconds()),
 		fmt.Sprintf("synchronous(%s)", opt.Synchronous),
+		fmt.Sprintf("journal_size_limit(%d)", maxWAL),
 	}, "_error_rc": {"1"}}
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
