@@ -65,7 +65,7 @@ func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error)
 // openWithin connects to the server. With --wait it retries until that time is over, as for a server
 // that goes away later.
 func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began time.Time) (driver.Backend, error) {
-	first, cancelFirst := context.WithDeadline(ctx, began.Add(o.openTime()))
+	first, cancelFirst := context.WithDeadline(ctx, began.Add(min(o.answerTime(), openTimeout)))
 	b, err := a.openBackend(first)
 	cancelFirst()
 	if err == nil || !o.waitSet || o.noWait {
@@ -86,22 +86,23 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 	return nil, cmp.Or(caughtBy(ctx), err)
 }
 
-// openTime returns how long the server may take to be reached, by how long the user is willing to wait.
-func (o *runOptions) openTime() time.Duration {
+// answerTime returns how long the server may take to be reached and to answer the first attempt, by how long the user is willing to wait.
+func (o *runOptions) answerTime() time.Duration {
 	switch {
 	case o.noWait:
 		return 2 * answerTimeout // a store that is far away takes several requests
 	case o.waitSet:
 		return max(o.wait, answerTimeout)
 	}
-	return openTimeout
+	return forever
 }
 
-// acquire makes one attempt, and waits if that is refused and waiting is wanted. So --wait bounds
-// only the wait: one attempt is made, however short the wait is.
+// acquire makes one attempt, and waits if that is refused and waiting is wanted. So one attempt is made, however short the wait is.
 func (a *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	began := time.Now()
-	lease, refused := a.attempt(ctx, a.locks.TryLock)
+	first, cancelFirst := context.WithTimeout(ctx, a.o.answerTime()-began.Sub(a.began))
+	lease, refused := a.attempt(first, a.locks.TryLock)
+	cancelFirst()
 	if lease != nil || a.o.noWait || !a.transient(refused) {
 		return lease, a.explain(refused, 0)
 	}
@@ -201,7 +202,7 @@ func (a *acquirer) confirm(waited context.Context, refused error) error {
 	if caughtBy(waited) != nil || !errors.Is(refused, distlock.ErrHeld) {
 		return refused
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout/2)
 	defer cancel()
 	if _, err := a.client.Inspect(ctx, a.o.names[0]); errors.Is(err, distlock.ErrUnavailable) || ctx.Err() != nil {
 		return cmp.Or(err, refused)
@@ -265,7 +266,10 @@ var errWatched = errors.New("if its holder has died, the lock is free only for o
 // explain adds the lock's name and the time of the wait to a refusal.
 func (a *acquirer) explain(err error, waited time.Duration) error {
 	var held *distlock.HeldError
-	if !errors.As(err, &held) {
+	switch {
+	case errors.Is(err, distlock.ErrUnavailable):
+		return fmt.Errorf("%w; gave up after %v", err, time.Since(a.began).Round(time.Millisecond))
+	case !errors.As(err, &held):
 		return err
 	}
 	if !a.client.Caps().Ends() {

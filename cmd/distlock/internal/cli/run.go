@@ -101,6 +101,9 @@ func (a *acquirer) acquireUnlessCaught(signals *signals, pause time.Duration) (*
 
 // closeAfter closes the client after a run that ended with err, and returns the program's result.
 func (a *app) closeAfter(err error, c *distlock.Client, signals *signals, limit time.Duration) error {
+	if errors.Is(err, distlock.ErrUnavailable) {
+		limit = min(limit, answerTimeout/2) // what it may have granted is released by a request, and no answer is likely
+	}
 	if closed := signals.giveBack(limit, c.Close); closed != nil && limit == forever {
 		a.warn(closed)
 	}
@@ -183,6 +186,10 @@ If distlock itself is killed, so is the command (on Linux), but not the command'
 children. The lock does not protect processes that the command leaves
 running in the background. After a signal or a request for the lock, though, run waits
 for all processes of the group; another signal ends that wait.
+
+A server that accepts connections and does not answer counts as one that can't be reached: after
+--wait, but not before 1s; with --no-wait after 2s, which is the time for all that it has to
+answer. Run ends half a second later at most, in which it gives back what it may have got.
 
 For the crontabs of several hosts there is distlock cron, which runs a job on one of them: with
 --no-wait --skip-ok alone, a job that ends within the difference of their clocks runs on each.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
@@ -20,6 +21,7 @@ import (
 var openedBy = make(chan time.Time, 1)
 
 func init() {
+	driver.Register("silentattempttest", func(context.Context, *url.URL) (driver.Backend, error) { return silentBackend{memlock.New()}, nil })
 	driver.Register("silenttest", func(ctx context.Context, _ *url.URL) (driver.Backend, error) {
 		end, _ := ctx.Deadline()
 		openedBy <- end
@@ -54,6 +56,51 @@ func TestTimeToOpen(t *testing.T) {
 		}
 		if end := <-openedBy; end.Before(began.Add(c.want)) || end.After(ended.Add(c.want)) {
 			t.Errorf("%s: opening ends after %v; want %v", c.args, end.Sub(began), c.want)
+		}
+	}
+}
+
+// silentBackend opens, and answers no attempt.
+type silentBackend struct{ *memlock.Backend }
+
+type attempt struct{ began, end time.Time }
+
+var attempts = make(chan attempt, 10)
+
+func (silentBackend) Acquire(ctx context.Context, _ driver.Request) (driver.Grant, error) {
+	end, _ := ctx.Deadline()
+	attempts <- attempt{time.Now(), end}
+	<-ctx.Done()
+	return driver.Grant{}, ctx.Err()
+}
+
+func (silentBackend) Release(ctx context.Context, _ driver.Hold) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A server that opens and then says nothing is given no more time for the first attempt, and none to answer the release of that.
+func TestTimeOfTheFirstAttempt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args string
+		want time.Duration
+	}{
+		{"run --wait 1500ms x y -- true", 1500 * time.Millisecond},
+		{"run --no-wait x -- true", 2 * answerTimeout},
+		{"lock --ttl 1m --wait 1ms x", answerTimeout},
+	} {
+		began := time.Now()
+		var says bytes.Buffer
+		code := run(append([]string{"--url", "silentattempttest:"}, strings.Fields(c.args)...), io.Discard, &says)
+		if code != exitUnreachable || !strings.Contains(says.String(), "; gave up after ") {
+			t.Errorf("%s: %d %s", c.args, code, &says)
+		}
+		if first := <-attempts; first.end.Before(began.Add(c.want)) || first.end.After(first.began.Add(c.want)) {
+			t.Errorf("%s: the first attempt ends after %v; want %v", c.args, first.end.Sub(began), c.want)
+		}
+		for len(attempts) > 0 {
+			t.Errorf("%s: another attempt: %v", c.args, <-attempts)
 		}
 	}
 }
