@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,7 +17,7 @@ import (
 const healthTime = 5 * time.Second
 
 // health asks the server on this host that was started with the same flags whether it is ready. A socket is asked rather
-// than an address, which may want a client certificate.
+// than an address, which may want a client certificate: one that refuses the probe for that lives.
 func health(listen []string, encrypted bool) error {
 	if len(listen) == 0 {
 		return usage("serve: --listen is empty; want an address, or no such flag")
@@ -30,9 +31,16 @@ func health(listen []string, encrypted bool) error {
 	if !isSocket && encrypted {
 		scheme = "https"
 	}
+	var wanted atomic.Bool // a client certificate. The alert may be lost when the connection ends
 	t := &http.Transport{
 		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // this host is asked, and its certificate may have another name
+		TLSClientConfig: &tls.Config{
+			InsecureSkipVerify: true, // this host is asked, and its certificate may have another name
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				wanted.Store(true)
+				return &tls.Certificate{}, nil
+			},
+		},
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if isSocket {
 				return new(net.Dialer).DialContext(ctx, "unix", path)
@@ -41,7 +49,10 @@ func health(listen []string, encrypted bool) error {
 		},
 	}
 	resp, err := (&http.Client{Transport: t, Timeout: healthTime}).Get(scheme + "://localhost/readyz")
-	if err != nil {
+	switch {
+	case err != nil && wanted.Load() && !os.IsTimeout(err):
+		return nil
+	case err != nil:
 		return exit(exitUnreachable, "serve --health: %w", err)
 	}
 	defer resp.Body.Close()
