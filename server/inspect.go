@@ -136,8 +136,10 @@ func (ex *exchange) holder(name string, m httpwire.Ask) (driver.Hold, error) {
 	if err != nil {
 		return driver.Hold{}, err
 	}
+	granted := ex.s.seen.Owner(name, m.Fence)
 	for _, h := range info.Holders {
-		if h.Owner == m.Owner && m.Owner != "" || m.Owner == "" && h.Fence == m.Fence {
+		byGrant := h.Owner == granted && granted != "" && h.Fence < m.Fence // the backend tells no fence, or the first of several
+		if h.Owner == m.Owner && m.Owner != "" || m.Owner == "" && (h.Fence == m.Fence || byGrant) {
 			if h.Foreign {
 				return driver.Hold{}, invalid("the holder was not written by distlock: another library's lock, or other data")
 			}

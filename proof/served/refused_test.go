@@ -113,7 +113,6 @@ func TestRefusedByTheStore(t *testing.T) {
 					start(t, func() driver.Backend { return open(t, address.String()) }),
 				}
 				return drivertest.Harness{
-					Except: []string{"refused/release"}, // a release that the store refuses is not marked yet
 					Open: func(ctx context.Context) (driver.Backend, error) {
 						return driver.Open(ctx, "http://"+servers[0].addr+","+servers[1].addr+patient)
 					},

@@ -329,6 +329,20 @@ func (s *Log) Observed(name string, holders []Holder) {
 	}
 }
 
+// Owner returns who holds what was granted with a fence here, or "" if that is not known.
+func (s *Log) Owner(name string, fence uint64) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.old(name); n != nil {
+		for owner, r := range n.holds {
+			if r.Fence <= fence && fence <= r.Last {
+				return owner
+			}
+		}
+	}
+	return ""
+}
+
 // TTL returns the TTL of a hold, or 0 if it is not known.
 func (s *Log) TTL(name, owner string) time.Duration {
 	s.mu.Lock()

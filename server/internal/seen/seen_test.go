@@ -141,6 +141,17 @@ func TestSeenIsBounded(t *testing.T) {
 	}
 }
 
+// The owner of a grant is known by each of its fences, as long as it holds.
+func TestOwnerOfAFence(t *testing.T) {
+	t.Parallel()
+	s := New()
+	h := s.take("x", "a", 7, 0)
+	s.take("y", "b", 8, 0)
+	expect.Equal(t, fmt.Sprintf("%q %q %q", s.Owner("x", 7), s.Owner("x", 8), s.Owner("z", 7)), `"a" "" ""`)
+	s.Released(h)
+	expect.Equal(t, s.Owner("x", 7), "", "once released")
+}
+
 // A loss is noticed by a push, by a renewal and by the client that broke the lock. It is reported once.
 func TestIncidents(t *testing.T) {
 	t.Parallel()

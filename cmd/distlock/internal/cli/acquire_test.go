@@ -368,7 +368,7 @@ func TestOtherKindHasJustEnded(t *testing.T) {
 		mem := memlock.New()
 		c := must.Get(distlock.New(&freed{mem, mem, refusals}, nil))(t)
 		o := &runOptions{names: []string{"book"}, noWait: true}
-		a := &acquirer{o: o, client: c, locks: distlock.Multi(c.Mutex("book"))}
+		a := &acquirer{o: o, began: time.Now(), client: c, locks: distlock.Multi(c.Mutex("book"))}
 		if _, err := a.acquire(t.Context()); !errors.Is(err, want) {
 			t.Errorf("%d refusals: %v, want %v", refusals, err, want)
 		}
