@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,18 +54,10 @@ type places chan struct{}
 
 // take takes a place, unless ctx ends or gone is closed first. The caller calls free.
 func (p places) take(ctx context.Context, gone <-chan struct{}) (taken bool) {
-	select {
-	case p <- struct{}{}:
-		return true
-	default:
-	}
 	first, second := bounded.Ends(ctx)
 	select {
 	case p <- struct{}{}:
-		if ctx.Err() == nil {
-			return true
-		}
-		p.free()
+		return true
 	case <-first:
 	case <-second:
 	case <-gone:
@@ -195,11 +188,8 @@ func (c *client) leave(ctx context.Context, s *endpoint) {
 	if ctx.Err() != nil && !s.isSilent(ctx) {
 		return
 	}
-	for i := range c.servers {
-		if c.servers[i] == s {
-			c.current.CompareAndSwap(int32(i), int32((i+1)%len(c.servers)))
-		}
-	}
+	i := slices.Index(c.servers, s)
+	c.current.CompareAndSwap(int32(i), int32((i+1)%len(c.servers)))
 }
 
 // call sends a request, and calls read for the body of the answer, if it is not nil.
