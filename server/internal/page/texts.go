@@ -191,12 +191,12 @@ var guarantees = []struct {
 		{"etcd", "键被删除时", "数据被备份替换时", "TTL 加一秒半和一次提交"},
 	}},
 	{"kube:", [...]guarantee{
-		{"Kubernetes", "if the Lease is deleted", "if the cluster's etcd is replaced by a backup", "the TTL, for those who have watched it for that long"},
-		{"Kubernetes", "Lease 被删除时", "集群的 etcd 被备份替换时", "TTL，只对已经观察了这么久的进程"},
+		{"Kubernetes", "if the Lease is deleted, or the clock of an API server jumps forward or is 5 s ahead of another's", "if the cluster's etcd is replaced by a backup", "the TTL, for those who have watched it for that long; for newcomers up to 10 s later"},
+		{"Kubernetes", "Lease 被删除时，或某个 API server 的时钟向前跳变、比另一个快 5 s 时", "集群的 etcd 被备份替换时", "观察了一个 TTL 的进程：TTL；刚来的进程：最多再晚 10 s"},
 	}},
 	{"s3:", [...]guarantee{
-		{"S3", "if the object is deleted", "if an older object is put back, or one is deleted and the store's clock goes back", "the TTL, for those who have watched it for that long"},
-		{"S3", "对象被删除时", "放回较旧的对象，或对象被删除且存储的时钟倒退时", "TTL，只对已经观察了这么久的进程"},
+		{"S3", "if the object is deleted, or the clock of a host of the store jumps forward or is 5 s ahead of another's", "if an older object is put back, or one is deleted in the second in which it was made, or the store's clock goes back", "the TTL, for those who have watched it for that long; for newcomers up to 10 s later"},
+		{"S3", "对象被删除时，或存储中某台主机的时钟向前跳变、比另一台快 5 s 时", "放回较旧的对象，对象在创建的同一秒内被删除，或存储的时钟倒退时", "观察了一个 TTL 的进程：TTL；刚来的进程：最多再晚 10 s"},
 	}},
 	{"mysql", sqlRows},
 	{"postgres", sqlRows},
@@ -208,8 +208,8 @@ var redisAlone = [...]guarantee{
 }
 
 var redisReplicated = [...]guarantee{
-	{"Redis Sentinel, Cluster", redisAlone[0].Two + ", and after a failover", redisAlone[0].Back, "the TTL"},
-	{"Redis Sentinel、Cluster", redisAlone[1].Two + "，以及故障转移之后", redisAlone[1].Back, "TTL"},
+	{"Redis Sentinel, Cluster", redisAlone[0].Two + ", after a failover, and for readers and permits if they come to a server whose clock is ahead", redisAlone[0].Back, "the TTL"},
+	{"Redis Sentinel、Cluster", redisAlone[1].Two + "，故障转移之后，以及读者和许可转到时钟超前的服务器时", redisAlone[1].Back, "TTL"},
 }
 
 var sqlRows = [...]guarantee{
