@@ -116,18 +116,11 @@ func (b *Backend) releaseLate(ctx context.Context, owner string, q request, at m
 func (b *Backend) releaseAt(s *endpoint, owner string, q request) error {
 	ctx, cancel := context.WithTimeout(b.life, lateTime)
 	defer cancel()
-	a := called{alone: true}
-	if calls := b.caller.current(); calls != nil && calls.from == s {
-		a = calls.do(ctx, "release", q)
-	}
-	err := a.err
-	if a.alone {
-		var resp *http.Response
-		if resp, err = b.client.try(ctx, s, q); err == nil {
-			resp.Body.Close()
-		} else if !isFact(err) {
-			b.client.leave(ctx, s)
-		}
+	resp, err := b.client.try(ctx, s, q)
+	if err == nil {
+		resp.Body.Close()
+	} else if !isFact(err) {
+		b.client.leave(ctx, s)
 	}
 	if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, syscall.ECONNREFUSED) { // its process has ended, and the attempt with it
 		b.late.forget(owner, s)

@@ -33,9 +33,6 @@ Lock prints the owner, with which any client of the server can renew and release
 keep it secret. With --owner-file, it writes the owner to a file that only this user can
 read, and prints the fencing token instead, which is greater than all before it.
 
-A server that does not answer counts as one that can't be reached: after --wait, but not before
-1s, and with --no-wait after 2s.
-
 The locks must outlive their connection. They do in SQLite, in Redis, in the tables of
 MySQL and PostgreSQL, in etcd, Kubernetes and S3, and through distlock serve.
 

@@ -187,9 +187,8 @@ children. The lock does not protect processes that the command leaves
 running in the background. After a signal or a request for the lock, though, run waits
 for all processes of the group; another signal ends that wait.
 
-A server that accepts connections and does not answer counts as one that can't be reached: after
---wait, but not before 1s; with --no-wait after 2s, which is the time for all that it has to
-answer. Run ends half a second later at most, in which it gives back what it may have got.
+A server that accepts connections and does not answer in time can't be reached. It has until
+--wait is over, at least 1s, or 2s in all with --no-wait. Run ends half a second later at most.
 
 For the crontabs of several hosts there is distlock cron, which runs a job on one of them: with
 --no-wait --skip-ok alone, a job that ends within the difference of their clocks runs on each.
