@@ -100,6 +100,7 @@ func (bt *ballot) ask(i int) {
 	r.TTL += bt.b.drift(r.TTL)
 	r.OnLost = bt.loss.member(i)
 	bt.b.send(m, []string{r.Owner}, func(*queuedCall) {
+		m.releases.told(r.Owner)
 		if bt.over.Load() {
 			return // it has failed before this call's turn
 		}

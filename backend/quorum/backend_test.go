@@ -373,9 +373,39 @@ func TestReleaseIsNeverUnsent(t *testing.T) {
 		}
 		synctest.Wait()
 		down.Store(false)
-		time.Sleep(time.Minute)
-		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "Release again")
+		time.Sleep(2 * time.Second)
+		expect.OK(t, b.Release(t.Context(), r.Hold), "Release again, of what was released in the background")
+		expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "Release once more")
 	})
+}
+
+// A release that answers nobody any more has ended the hold all the same: the one that repeats it says so, unless the Owner has
+// asked for the lock since.
+func TestReleaseBehindItsCaller(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, 3)
+			b, w := c.process()
+			other, _ := c.process()
+			r := request(driver.Exclusive)
+			_ = must.Get(b.Acquire(t.Context(), r))(t)
+			w.cut(0, 1, 2)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			expect.Be(t, b.Release(ctx, r.Hold), context.DeadlineExceeded, "Release without a network")
+			w.restore()
+			time.Sleep(2 * time.Second)
+			want := error(nil)
+			if asked {
+				_ = must.Get(other.Acquire(t.Context(), request(driver.Exclusive)))(t)
+				expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrHeld, "another attempt")
+				want = driver.ErrLost
+			}
+			if err := b.Release(t.Context(), r.Hold); !errors.Is(err, want) {
+				t.Errorf("Release again, asked since: %v: %v; want %v", asked, err, want)
+			}
+		})
+	}
 }
 
 // refusing refuses releases while it is down.

@@ -121,6 +121,7 @@ const maxPending = 10_000
 type pendingReleases struct {
 	mu      sync.Mutex
 	m       map[string]pendingRelease // by Owner
+	ended   map[string]time.Time      // by Owner, whose hold a release has ended here: until when that is remembered
 	running bool
 }
 
@@ -133,19 +134,46 @@ type pendingRelease struct {
 func (p *pendingReleases) add(h driver.Hold, end time.Time) (start bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.m == nil {
-		p.m = map[string]pendingRelease{}
-	}
-	if len(p.m) >= maxPending {
-		for owner := range p.m {
-			delete(p.m, owner)
-			break
-		}
-	}
-	p.m[h.Owner] = pendingRelease{h, end}
+	keep(&p.m, h.Owner, pendingRelease{h, end})
 	start = !p.running
 	p.running = true
 	return start
+}
+
+// keep adds v to m, for any other if there are too many.
+func keep[V any](m *map[string]V, owner string, v V) {
+	if *m == nil {
+		*m = map[string]V{}
+	}
+	for other := range *m {
+		if len(*m) < maxPending {
+			break
+		}
+		delete(*m, other)
+	}
+	(*m)[owner] = v
+}
+
+// errEnded is a member's ErrLost about a hold that an earlier release has ended there, whose answer came too late for its caller.
+var errEnded = fmt.Errorf("%w: an earlier release has ended it", driver.ErrLost)
+
+// answered returns the answer to a release, which may be errEnded.
+func (p *pendingReleases) answered(h driver.Hold, err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		keep(&p.ended, h.Owner, time.Now().Add(max(h.TTL, defaultTTL)))
+	} else if errors.Is(err, driver.ErrLost) && time.Now().Before(p.ended[h.Owner]) {
+		return errEnded
+	}
+	return err
+}
+
+// told is called when the outcome of owner's release was told, or owner wants its hold again.
+func (p *pendingReleases) told(owner string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.ended, owner)
 }
 
 // remove is called when owner's hold is released, or owner wants it again.
@@ -183,6 +211,7 @@ type tally struct {
 	yes      int
 	held     int // another Owner holds there
 	lost     int
+	ended    int // of the lost ones, those with errEnded
 	skip     int // it lacks this optional call
 	final    int
 	finalErr error
@@ -196,6 +225,9 @@ func (t *tally) add(m *member, err error) {
 		t.yes++
 	case errors.Is(err, driver.ErrHeld):
 		t.held++
+	case err == errEnded:
+		t.lost++
+		t.ended++
 	case errors.Is(err, driver.ErrLost):
 		t.lost++
 	case errors.Is(err, driver.ErrSkip):

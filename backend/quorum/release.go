@@ -28,7 +28,7 @@ const (
 // The result is ErrLost if so many members did not have the hold that Owner can't have had a
 // majority. If there is no majority for either the outcome is unknown: Owner may have held when the
 // release began, or a successor may have been granted by the members that reported ErrLost and
-// those that were silent. A repeated release returns ErrLost.
+// those that were silent. A repeated release returns nil if a majority has released meanwhile, and else ErrLost.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.calls.Begin(ctx); err != nil {
 		return err
@@ -44,14 +44,18 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 			late = time.After(b.linger(start, h.TTL))
 		}
 	}
+	for _, m := range b.members {
+		if late != nil {
+			m.releases.told(h.Owner)
+		}
+	}
 	switch {
 	case late == nil && ctx.Err() != nil:
 		return fmt.Errorf("quorum: release %s: %w", driver.Quote(h.Name), ctx.Err())
+	case p.yes+p.ended >= b.majority:
+		return nil
 	case p.lost > p.of-b.majority:
 		return fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
-	}
-	if p.yes >= b.majority {
-		return nil
 	}
 	p.unsent = 0 // what a member did not receive is sent again in the background
 	return p.unknownErr("release", h.Name)
@@ -64,7 +68,7 @@ func (b *Backend) linger(start time.Time, ttl time.Duration) time.Duration {
 
 // releaseDecided reports whether more answers would not change the result.
 func (t *tally) releaseDecided(majority int) bool {
-	return t.yes >= majority || t.lost > t.of-majority
+	return t.yes+t.ended >= majority || t.lost > t.of-majority
 }
 
 // isReleased reports whether a release is done. Whatever else a member says, it may have the hold.
@@ -101,7 +105,7 @@ func (b *Backend) callRelease(values context.Context, m *member, h driver.Hold) 
 	defer cancel()
 	err := m.Release(ctx, h)
 	m.note(err)
-	return err
+	return m.releases.answered(h, err)
 }
 
 // retryReleases runs until m has no pending releases. When the backend closes it tries once more.
