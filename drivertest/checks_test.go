@@ -195,6 +195,22 @@ func TestSlowMachine(t *testing.T) {
 	}
 }
 
+// A refusal may be told late: the first call meets a connection that was cut, and takes all the time in which others would be made.
+func TestLateRefusal(t *testing.T) {
+	late := func(_ *lab, p *patched) {
+		refused, cut := p.denied, false
+		p.denied = func(call string) error {
+			if cut {
+				return refused(call)
+			}
+			cut = true
+			time.Sleep(withdrawn)
+			return errors.New("connection reset")
+		}
+	}
+	expect.OK(t, try(t, late, checkNamed(t, "refused/release")))
+}
+
 // TestNoAnswer shows that a call without an answer breaks no promise among others of a busy machine, unless there never is one.
 func TestNoAnswer(t *testing.T) {
 	for check, mute := range map[string]func(p *patched, answer func() error){
