@@ -194,13 +194,13 @@ func ParseURL(rawURL string) (*url.URL, error) {
 			err = checkHosts(u)
 		}
 		if err != nil {
-			return nil, malformed(err)
+			return nil, malformed(rawURL, err)
 		}
 		return u, nil
 	}
 	u, err := url.Parse(before + "host" + after)
 	if err != nil {
-		return nil, malformed(err)
+		return nil, malformed(rawURL, err)
 	}
 	for _, host := range strings.Split(hosts, ",") {
 		one, err := url.Parse("scheme://" + host)
@@ -208,12 +208,12 @@ func ParseURL(rawURL string) (*url.URL, error) {
 			err = errors.New("a host is missing in the list of hosts")
 		}
 		if err != nil {
-			return nil, malformed(err)
+			return nil, malformed(rawURL, err)
 		}
 	}
 	u.Host = hosts
 	if err := checkHosts(u); err != nil {
-		return nil, malformed(err)
+		return nil, malformed(rawURL, err)
 	}
 	return u, nil
 }
@@ -259,15 +259,16 @@ func Hosts(u *url.URL, defaultPort string) []string {
 
 // malformed says what is wrong with a URL without quoting it: url.Error quotes all of
 // it, and causes such as `invalid port ":secret" after host` a piece.
-func malformed(err error) error {
-	if err == nil {
-		return nil
-	}
+func malformed(rawURL string, err error) error {
 	if ue := (*url.Error)(nil); errors.As(err, &ue) {
 		err = ue.Err
 	}
 	cause, _, _ := strings.Cut(err.Error(), "\"")
-	return fmt.Errorf("%w: malformed URL (%s; characters such as / # ? @ in a password must be %%-encoded)", ErrInvalid, strings.TrimSpace(cause))
+	want := "want one such as redis://localhost:6379"
+	if strings.Contains(rawURL, "@") {
+		want = "characters such as / # ? @ in a password must be %-encoded"
+	}
+	return fmt.Errorf("%w: malformed URL (%s; %s)", ErrInvalid, strings.TrimSpace(cause), want)
 }
 
 // Redact hides the password of a URL, for messages. A text that can't be parsed, or may hold
