@@ -34,7 +34,9 @@ var otherNames = map[string]string{
 // meant returns an error for a URL that has other text around it, lacks its scheme or has a name for it that others use, if
 // what was meant is plain. It shows nothing that may be a password.
 func meant(rawURL string) error {
-	refuse := func(format string, args ...any) error { return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...) }
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+	}
 	before, _, isURL := strings.Cut(rawURL, "://")
 	address, _, _ := strings.Cut(rawURL, "/")
 	host, port, err := net.SplitHostPort(address)
@@ -73,4 +75,6 @@ func meant(rawURL string) error {
 	return refuse("unknown URL scheme %q; did you mean %s:%s…?", given, ours, slashes)
 }
 
-func usualDatabase(scheme string) bool { return homes[scheme] == "mysqllock" || homes[scheme] == "pglock" }
+func usualDatabase(scheme string) bool {
+	return homes[scheme] == "mysqllock" || homes[scheme] == "pglock"
+}

@@ -109,7 +109,7 @@ func (p *Params) String(key, def string) string {
 		return def
 	}
 	if len(v) > 1 {
-		p.fail("parameter %s is given %d times", key, len(v))
+		p.fail("parameter %s is given %d times; want it once", key, len(v))
 	}
 	return v[0]
 }

@@ -164,7 +164,7 @@ func checkPath(path string) (string, error) {
 		return "", err
 	}
 	if fi, err := os.Stat(abs); err == nil && !fi.Mode().IsRegular() {
-		return "", fmt.Errorf("%w: %s is not a regular file (%s)", driver.ErrInvalid, abs, fi.Mode().Type())
+		return "", fmt.Errorf("%w: %s is not a regular file (%s); want one, or a name that is free", driver.ErrInvalid, abs, fi.Mode().Type())
 	}
 	return abs, checkNames(abs)
 }

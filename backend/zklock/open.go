@@ -103,7 +103,7 @@ func (o *serverOptions) readChroot(u *url.URL) error {
 	o.chroot = strings.TrimSuffix(u.Path, "/")
 	for _, segment := range strings.Split(o.chroot, "/")[min(1, len(o.chroot)):] {
 		if o.chroot != "" && (segment == "" || segment == "." || segment == ".." || escapeRunes(segment, "") != segment) {
-			return fmt.Errorf("%w: the chroot is not a valid ZooKeeper path", driver.ErrInvalid)
+			return fmt.Errorf("%w: the chroot is not a valid ZooKeeper path; want one such as /app/locks", driver.ErrInvalid)
 		}
 	}
 	if o.chroot == "/"+reserved || strings.HasPrefix(o.chroot, "/"+reserved+"/") {

@@ -31,10 +31,12 @@ type kind struct {
 	port   string // where it listens by default
 }
 
-// kinds are the kinds of servers by the schemes of their URLs. With TLS no other kind answers in a way that is plain.
+// kinds are the kinds of servers by the schemes of their URLs. With TLS no other kind answers in a way that is plain, and
+// none is looked for.
 var kinds = map[string]kind{
 	"redis": {"Redis", "Redis", "6379"}, "redis+cluster": {"Redis", "Redis", "6379"}, "redis+sentinel": {"Redis", "Redis", "26379"},
 	"etcd": {"etcd's protocol", "HTTP", "2379"}, "http": {"HTTP", "HTTP", "80"}, "zk": {"ZooKeeper", "ZooKeeper", "2181"},
+	"rediss": {port: "6379"}, "rediss+cluster": {port: "6379"}, "rediss+sentinel": {port: "26379"}, "etcds": {port: "2379"}, "https": {port: "443"}, "zks": {port: "2181"},
 	"mysql": {"MySQL", "MySQL", "3306"}, "postgres": {"PostgreSQL", "PostgreSQL", "5432"}, "postgresql": {"PostgreSQL", "PostgreSQL", "5432"},
 }
 
@@ -47,9 +49,9 @@ func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
 		return b, plain(err, nil)
 	}
 	k, addrs := addresses(u)
-	if len(addrs) == 0 {
+	if len(addrs) == 0 || k.speaks == "" {
 		b, err := driver.Open(ctx, rawURL)
-		return b, plain(err, nil)
+		return b, plain(err, addrs)
 	}
 	open, cancel := context.WithCancel(ctx)
 	looked, found := make(chan struct{}), ""
@@ -84,17 +86,10 @@ func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
 // backends, has none.
 func addresses(u *url.URL) (kind, []string) {
 	k, ok := kinds[strings.TrimPrefix(u.Scheme, "quorum+")]
-	if !ok || u.Host == "" {
+	if !ok || u.Host == "" && u.RawQuery != "" {
 		return k, nil
 	}
-	var addrs []string
-	for _, host := range strings.Split(u.Host, ",") {
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), k.port)
-		}
-		addrs = append(addrs, host)
-	}
-	return k, addrs
+	return k, driver.Hosts(u, k.port)
 }
 
 // look describes the first server that is of another kind; "" if none is known to be.
@@ -138,7 +133,11 @@ func plain(err error, addrs []string) error {
 
 // helpFor says what is wrong at the only address of a URL; "" if the error has to say it.
 func helpFor(err error, text string, addrs []string) string {
+	_, socket, isSocket := strings.Cut(text, "dial unix ")
 	switch {
+	case isSocket:
+		path, why, _ := strings.Cut(socket, ": connect: ")
+		return fmt.Sprintf("no server listens at the socket %s (%s); is it started, and is this its socket?", path, why)
 	case len(addrs) != 1:
 		return ""
 	case strings.Contains(text, "connection refused"):

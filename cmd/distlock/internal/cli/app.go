@@ -149,9 +149,14 @@ func message(err error, secrets []string) string {
 	if errors.As(err, &e) && e.err == nil {
 		return ""
 	}
-	msg := strings.ReplaceAll(joinLines(reason(err)), ": distlock: ", ": ")
+	msg := inner().ReplaceAllString(strings.ReplaceAll(joinLines(reason(err)), ": distlock: ", ": "), ": ")
 	return "distlock: " + plain(scrub(msg, secrets)) + "\n"
 }
+
+// inner is how a backend's error begins in another one, which has said the same.
+var inner = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`: (redis|pg|mysql|sqlite|zk|etcd|http|kube|s3)lock: (\w+ ("(\\.|[^"])*"|[\w+]+://\S+)( at \S+)?: |list: )?`)
+})
 
 var userinfo = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(//[^\s:/@]*):[^\s"]*@`) })
 

@@ -9,8 +9,10 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -113,10 +115,22 @@ func modeOf(info distlock.Info) string {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	var text, escaped strings.Builder
+	e := json.NewEncoder(&text)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	for _, r := range text.String() {
+		if unicode.IsControl(r) && r != '\n' { // some of those that a terminal obeys, JSON leaves as they are
+			fmt.Fprintf(&escaped, "\\u%04x", r)
+			continue
+		}
+		escaped.WriteRune(r)
+	}
+	_, err := io.WriteString(w, escaped.String())
+	return err
 }
 
 // dash formats a value as text, or as a dash if the server does not report it.
@@ -254,7 +268,7 @@ Exit code 1: the lock is free, or with --ask, a holder does not listen to reques
 			case ask && force:
 				return usage("unlock: --ask and --force exclude each other; want one of them")
 			case foreign && !force:
-				return usage("unlock: --foreign goes with --force")
+				return usage("unlock: --foreign goes with --force; want both or none")
 			case !ask && !force:
 				return usage("unlock: want distlock unlock --ask NAME, which asks the holder to release the lock, or, if the holder is dead or stopped for sure, distlock unlock --force NAME, which takes it away")
 			}
@@ -303,6 +317,8 @@ func (a *app) unlock(ctx context.Context, c *distlock.Client, name, did string, 
 		return exit(exitFailure, "unlock: %s is not held", quoted(name))
 	case errors.Is(err, distlock.ErrUnsupported) && c.Caps().Revocable.Has(info.Mode):
 		return exit(exitFailure, "unlock: a holder of %s does not listen to requests", quoted(name))
+	case errors.Is(err, distlock.ErrUnsupported):
+		return usage("unlock: %s can't ask holders for their locks; want ZooKeeper, a server before a memory store, or --force", c.Caps().Name)
 	case err != nil:
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,11 +110,35 @@ func (a *app) lockAndLeave(o *runOptions, file string) (err error) {
 	if caps := t.client.Caps(); !caps.Detached {
 		return usage("lock: the locks of %s end with their connection, and so with this command; want distlock run, or another server (see distlock help lock)", caps.Name)
 	}
+	if err := checkFree(t.client, file); err != nil {
+		return err
+	}
 	leases, err := t.acquireUnlessCaught(signals, 0)
 	if err != nil {
 		return a.outcomeOfWait(o, err)
 	}
 	return a.leaveHeld(leases.Leases()[0], file)
+}
+
+// checkFree returns an error if a file has the owner of a lock that is held, as far as a look at the locks tells.
+func checkFree(c *distlock.Client, file string) error {
+	text, err := os.ReadFile(file)
+	owner := strings.TrimSpace(string(text))
+	if err != nil || owner == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	for name, err := range c.List(ctx, "") {
+		if err != nil {
+			break
+		}
+		info, _ := c.Inspect(ctx, name)
+		if slices.ContainsFunc(info.Holders, func(h distlock.Holder) bool { return h.Owner == owner }) {
+			return usage("lock: --owner-file %s has the owner of lock %s, which is held; want another file, or distlock release first", file, quoted(name))
+		}
+	}
+	return nil
 }
 
 // leaveHeld detaches a lease once its owner is written. A lock whose owner is not known to the user is
@@ -268,7 +293,7 @@ func givenOwner(file string) (string, error) {
 	if file != "" {
 		info, err := os.Stat(file)
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("%w; want a file that distlock lock --owner-file has written", err)
 		}
 		if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
 			return "", fmt.Errorf("%s: mode %04o lets other users read or write the owner; want chmod go=", file, mode)

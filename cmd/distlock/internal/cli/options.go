@@ -84,8 +84,8 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(flagsBeforeDash)
 }
 
-func flagsBeforeDash(_ *cobra.Command, err error) error {
-	return usage("%w (flags of the command go after --)", err)
+func flagsBeforeDash(cmd *cobra.Command, err error) error {
+	return badFlag(cmd, err, " (flags of the command go after --)")
 }
 
 // parse splits the arguments into names and command, and rejects contradictions.
@@ -106,6 +106,10 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 		return usage("%s: no name of a lock; %s", o.verb, want)
 	case dash == len(args):
 		return usage("%s: no command after --; %s", o.verb, want)
+	case o.verb == "cron" && schedule(args[0]):
+		return usage("cron: %s is a schedule, and stands in the crontab, before distlock; want: distlock cron --every 5m NAME -- COMMAND", quoted(args[0]))
+	case o.verb == "cron" && o.every < time.Second:
+		return usage("cron: --every %v is too short; want 1s or more", o.every)
 	case dash > 1 && o.verb != "run":
 		return usage("%s: got %d names; %s", o.verb, dash, want)
 	}
@@ -124,16 +128,21 @@ func (o *runOptions) check() error {
 	case o.shared && o.permits > 0:
 		return usage("%s: --shared and --permits exclude each other; want one of them", o.verb)
 	case o.permits > 0 && len(o.names) > 1:
-		return usage("run: --permits is for one lock; got %d names", len(o.names))
+		return usage("run: --permits is for one lock; got %d names; want one", len(o.names))
 	case o.graceSet && o.onLoss != job.Term:
-		return usage("%s: --grace goes with --on-loss term, not with --on-loss %s", o.verb, o.onLoss)
+		return usage("%s: --grace goes with --on-loss term, not with --on-loss %s; want one of them", o.verb, o.onLoss)
 	case len(slices.Compact(slices.Clone(sorted))) < len(sorted):
 		return usage("run: a lock is named twice; want each name once")
 	case slices.Contains(o.names, ""):
-		return usage("%s: a lock's name is empty", o.verb)
+		return usage("%s: a lock's name is empty; want one such as backup", o.verb)
 	}
 	o.noWait = o.noWait || o.waitSet && o.wait == 0
 	return nil
+}
+
+// schedule reports whether a name is a schedule, as crontabs have it.
+func schedule(name string) bool {
+	return len(strings.Fields(name)) >= 5 || strings.HasPrefix(name, "@")
 }
 
 // checkBackend rejects a backend that is no use to a command, and sets the defaults that depend on it. A server
@@ -180,9 +189,12 @@ func (o *runOptions) notice() time.Duration {
 	return 0
 }
 
+// program is the name of the command in metadata.
+func (o *runOptions) program() string { return filepath.Base(o.command[0]) }
+
 // clientOptions returns options for a client whose metadata describes the command.
 func (o *runOptions) clientOptions(watch *distlock.Observer) *distlock.Options {
-	meta := map[string]string{"program": filepath.Base(o.command[0])}
+	meta := map[string]string{"program": o.program()}
 	for k, v := range o.meta {
 		meta[k] = v
 	}

@@ -71,13 +71,28 @@ func (a *acquirer) reset() {
 	}
 }
 
+// namesake returns the program of another job on this host that holds the lock of a scheduled one; "" if there is none.
+func (o *runOptions) namesake(err error) string {
+	var held *distlock.HeldError
+	if host, _ := os.Hostname(); o.verb == "cron" && errors.As(err, &held) {
+		for _, h := range held.Holders {
+			if other := h.Meta["program"]; h.Meta["host"] == host && other != "" && other != o.program() {
+				return other
+			}
+		}
+	}
+	return ""
+}
+
 // outcomeOfWait returns the result of a run that did not get the lock.
 func (a *app) outcomeOfWait(o *runOptions, err error) error {
 	if !errors.Is(err, distlock.ErrHeld) {
 		return err
 	}
 	if o.skipOK {
-		if errors.Is(err, errWatched) {
+		if other := o.namesake(err); other != "" {
+			a.warnf("skipped: %s of this host has lock %s: jobs that share a name take turns; want a name for each", quoted(other), quoted(o.names[0]))
+		} else if errors.Is(err, errWatched) {
 			a.warnf("skipped: %w", err)
 		} else {
 			a.verbosef(o, "skipped: %w", err)

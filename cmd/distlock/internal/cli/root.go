@@ -31,6 +31,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +40,7 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/distlock/distlock/cmd/distlock/internal/job"
 )
@@ -106,7 +108,7 @@ func (a *app) rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return badFlag(cmd, err, "") })
 	root.SetVersionTemplate("distlock {{.Version}}\n")
 	root.PersistentFlags().Var(&a.url, "url", "URL of the server (default $"+urlVariable+", else a config file, else as --local)")
 	root.PersistentFlags().BoolVar(&a.local, "local", false, "store the locks in a file of this user, for this host only")
@@ -126,7 +128,35 @@ func noCommand(root *cobra.Command, args []string) error {
 	for _, c := range root.Commands() {
 		names = append(names, c.Name())
 	}
-	return usage("unknown command %q; want %s", args[0], oneOf(names))
+	return usage("unknown command %q; %s", args[0], cmp.Or(didYouMean(args[0], names, ""), "want "+oneOf(names)))
+}
+
+// didYouMean asks for the word that is meant by a mistyped one, each after a prefix; "" if there is none.
+func didYouMean(typed string, words []string, prefix string) string {
+	known := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, word := range words {
+		known.AddCommand(&cobra.Command{Use: word, Run: func(*cobra.Command, []string) {}})
+	}
+	found := known.SuggestionsFor(typed)
+	if len(found) == 0 || typed == "" {
+		return ""
+	}
+	return "did you mean " + prefix + strings.Join(found, " or "+prefix) + "?"
+}
+
+// badFlag says what would be right in place of a flag that is not as it should be.
+func badFlag(cmd *cobra.Command, err error, more string) error {
+	unknown := (*pflag.NotExistError)(nil)
+	text, _, isBool := strings.Cut(err.Error(), ": strconv.ParseBool: ")
+	switch {
+	case isBool:
+		return usage("%s: want true or false%s", text, more)
+	case !errors.As(err, &unknown):
+		return usage("%w%s", err, more)
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return usage("%w%s; %s", err, more, cmp.Or(didYouMean(unknown.GetSpecifiedName(), names, "--"), "see "+cmd.CommandPath()+" --help"))
 }
 
 // helpCommand replaces cobra's own, which accepts unknown commands.

@@ -240,6 +240,14 @@ func (a *app) tokenCommand() *cobra.Command {
 		Example: `  distlock token ci lock,see ci/`,
 		Args:    exactly(3, "three: NAME RIGHTS PREFIX, such as: ci lock,see ci/"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			for _, arg := range args {
+				if len(strings.Fields(arg)) != 1 {
+					return usage("token: %s is not one word; want NAME RIGHTS PREFIX, such as: ci lock,see ci/", quoted(arg))
+				}
+			}
+			if prefix, ok := strings.CutSuffix(args[2], "*"); ok && prefix != "" {
+				return usage("token: %s is a pattern; want a prefix such as %s, or * for all", quoted(args[2]), quoted(prefix))
+			}
 			if strings.HasPrefix(args[0], "#") {
 				return usage("token: the name %s makes a comment of the line; want one without the #", quoted(args[0]))
 			}
@@ -248,7 +256,7 @@ func (a *app) tokenCommand() *cobra.Command {
 			token := hex.EncodeToString(random[:])
 			line := fmt.Sprintf("%s sha256:%s %s %s", args[0], server.HashToken(token), args[1], args[2])
 			if err := server.CheckAccess(line); err != nil {
-				return usage("token: %w", err)
+				return usage("token: %s", strings.TrimPrefix(err.Error(), "line 1: "))
 			}
 			a.printf("token: %s\nline:  %s\n", token, line)
 			return nil

@@ -87,7 +87,7 @@ func (o *verifyOptions) parse(args []string) error {
 func (o *verifyOptions) checks() ([]drivertest.Check, error) {
 	only, err := regexp.Compile(o.only)
 	if err != nil {
-		return nil, usage("verify: --run: %w", err)
+		return nil, usage("verify: --run: %w; want a regular expression such as ^fence/", err)
 	}
 	var chosen []drivertest.Check
 	for _, c := range drivertest.Checks() {
@@ -300,6 +300,7 @@ const (
 // The reasons for not running a check, or how they begin.
 const (
 	reasonTime        = "the time was up; give a longer --timeout"
+	reasonInterrupted = "verify was interrupted"
 	reasonUnreachable = "the server can't be reached, or refuses connections: "
 )
 
@@ -333,6 +334,9 @@ func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) ch
 		r.Result = resultNotClaimed
 	case ctx.Err() != nil:
 		r.Result, r.Reason = resultNotRun, reasonTime
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			r.Reason = reasonInterrupted
+		}
 	case unreachable(err):
 		r.Result, r.Reason = resultNotRun, reasonUnreachable+oneLine(err)
 	default:
