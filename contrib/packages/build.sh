@@ -32,7 +32,7 @@ for shell in bash zsh fish; do
 done
 gzip -9n "$stage"/man/*.1
 {
-	echo '# Write the URL of the backend to /etc/distlock/url, for root only: redis://:password@localhost:6379/0'
+	echo '# Write the URL of the backend to /etc/distlock.url, for root only: redis://:password@localhost:6379/0'
 	sed 's|/usr/local/bin/|/usr/bin/|; 1,/^\[Unit\]/{ /^#/d }' "$unit"
 } >"$stage/distlock.service"
 cp "$license" "$stage/license"

@@ -22,7 +22,10 @@ func main() {
 		log.Fatal(err)
 	}
 	defer locks.Close()
-	every, _ := time.ParseDuration(cmp.Or(os.Getenv("EVERY"), "1m"))
+	every, err := time.ParseDuration(cmp.Or(os.Getenv("EVERY"), "1m"))
+	if err != nil {
+		log.Fatal(err)
+	}
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():

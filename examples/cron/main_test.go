@@ -66,3 +66,11 @@ func TestTicksRunUnderGreaterFences(t *testing.T) {
 		}
 	})
 }
+
+func TestItFailsWithoutAServer(t *testing.T) {
+	exampletest.Fails(t, "connection refused", "DISTLOCK_URL=redis://127.0.0.1:1")
+}
+
+func TestItFailsWithoutASchedule(t *testing.T) {
+	exampletest.Fails(t, "invalid duration", "DISTLOCK_URL=mem:", "EVERY=often")
+}

@@ -26,7 +26,7 @@ func main() {
 	defer locks.Close()
 	election := locks.Election("leader:scheduler", distlock.WithTTL(10*time.Second))
 	if err := election.Lead(ctx, lead); !errors.Is(err, context.Canceled) {
-		log.Print(err)
+		log.Fatal(err)
 	}
 }
 

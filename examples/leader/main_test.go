@@ -82,3 +82,7 @@ func (f uponTheFirstWord) Write(b []byte) (int, error) {
 	f()
 	return len(b), nil
 }
+
+func TestItFailsWithoutAServer(t *testing.T) {
+	exampletest.Fails(t, "connection refused", "DISTLOCK_URL=redis://127.0.0.1:1")
+}

@@ -47,3 +47,7 @@ func TestFirstGraph(t *testing.T) {
 	}
 	p.Stop(t)
 }
+
+func TestItFailsWithoutAServer(t *testing.T) {
+	exampletest.Fails(t, "connection refused", "DISTLOCK_URL=redis://127.0.0.1:1")
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"log"
+	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
@@ -21,7 +22,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	database := cmp.Or(os.Getenv("DATABASE_URL"), "postgres://localhost/shop?sslmode=disable")
-	locks, err := distlock.Open(ctx, database+"&create=true", nil)
+	where, err := url.Parse(database)
+	if err != nil {
+		log.Fatal("DATABASE_URL is not a URL") // the error would show its password
+	}
+	q := where.Query()
+	q.Set("create", "true")
+	where.RawQuery = q.Encode()
+	locks, err := distlock.Open(ctx, where.String(), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -36,5 +44,8 @@ func main() {
 		_, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS stock (sku TEXT PRIMARY KEY, quantity INT NOT NULL)")
 		return err
 	})
-	log.Print("migrated: ", err)
+	if err != nil {
+		log.Fatal("not migrated: ", err)
+	}
+	log.Print("migrated")
 }

@@ -6,7 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/examples/internal/exampletest"
 )
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+func TestItFailsWithoutAFolder(t *testing.T) {
+	exampletest.Fails(t, "no such file", "TMPDIR=/nonexistent")
+}
 
 // Each half shows its sales, and the demo says what to do next.
 func TestBothHalves(t *testing.T) {

@@ -3,16 +3,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log"
+	"os"
 
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/all" // or the one backend that you use, which compiles faster
 )
 
 func main() {
-	if err := run(context.Background(), "sqlite:/tmp/quickstart-locks.db"); err != nil {
+	if err := run(context.Background(), cmp.Or(os.Getenv("DISTLOCK_URL"), "sqlite:/tmp/quickstart-locks.db")); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -25,7 +25,9 @@ func main() {
 	defer locks.Close()
 	permits := locks.Semaphore("api", 3, distlock.WaitAtMost(time.Minute))
 	for ctx.Err() == nil {
-		log.Print("called: ", permits.Do(ctx, request))
+		if err := permits.Do(ctx, request); err != nil && ctx.Err() == nil {
+			log.Fatal(err)
+		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }

@@ -62,3 +62,11 @@ func TestWithPermitsItIsNeverPassed(t *testing.T) {
 		}
 	})
 }
+
+func TestItFailsWithoutAServer(t *testing.T) {
+	exampletest.Fails(t, "connection refused", "DISTLOCK_URL=redis://127.0.0.1:1")
+}
+
+func TestItFailsWithoutAnAPI(t *testing.T) {
+	exampletest.Fails(t, "connection refused", "DISTLOCK_URL=mem:", "API_URL=http://127.0.0.1:1")
+}

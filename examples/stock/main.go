@@ -27,7 +27,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer locks.Close()
-	log.Print("done: ", locks.Mutex("stock:apple").Do(ctx, func(ctx context.Context) error {
+	err = locks.Mutex("stock:apple").Do(ctx, func(ctx context.Context) error {
 		return guard.Do(ctx, db, "stock:apple", distlock.Fence(ctx), func(tx *sql.Tx) error {
 			var n int
 			if err := tx.QueryRowContext(ctx, "SELECT quantity FROM stock WHERE sku = 'apple'").Scan(&n); err != nil || n == 0 {
@@ -36,5 +36,9 @@ func main() {
 			_, err := tx.ExecContext(ctx, "UPDATE stock SET quantity = $1 WHERE sku = 'apple'", n-1)
 			return err
 		})
-	}))
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Print("done")
 }

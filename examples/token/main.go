@@ -28,13 +28,19 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = locks.Mutex("token:their-service").Do(ctx, func(context.Context) error {
+	err = locks.Mutex("token:their-service").Do(ctx, func(ctx context.Context) error {
 		now, err := os.ReadFile(file)
 		if err != nil || !bytes.Equal(now, refused) {
 			return err // without one: another host has refreshed it
 		}
 		log.Print("refreshing")
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // the lock is lost: another host may refresh it
+		}
 		return os.WriteFile(file, append(now, '+'), 0o600)
 	})
-	log.Print("done: ", err)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Print("done")
 }

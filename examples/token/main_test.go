@@ -20,7 +20,7 @@ func TestTheTokenIsRefreshed(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "token")
 		must.OK(t, os.WriteFile(file, []byte("old"), 0o600))
 		p := exampletest.Start(t, "DISTLOCK_URL="+url, "TOKEN_FILE="+file)
-		for _, want := range []string{"refreshing", "done: <nil>"} {
+		for _, want := range []string{"refreshing", "done"} {
 			expect.Equal(t, p.Next(t), want)
 		}
 		p.End(t)
@@ -43,4 +43,12 @@ func TestUnderALockOneRefreshesForAll(t *testing.T) {
 			t.Errorf("%d refreshes, %d of %d hosts are served, %v", refreshes, served, hosts, err)
 		}
 	})
+}
+
+func TestItFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	exampletest.Fails(t, "no such file", "DISTLOCK_URL=mem:", "TOKEN_FILE="+file)
+	must.OK(t, os.WriteFile(file, []byte("old"), 0o400))
+	exampletest.Fails(t, "connection refused", "DISTLOCK_URL=redis://127.0.0.1:1", "TOKEN_FILE="+file)
+	exampletest.Fails(t, "/proc/version: ", "DISTLOCK_URL=mem:", "TOKEN_FILE=/proc/version") // which nobody writes
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,6 +80,26 @@ func (p *Process) Stop(t *testing.T) {
 	t.Helper()
 	must.OK(t, p.Process.Signal(os.Interrupt))
 	p.End(t)
+}
+
+// Fails runs the example of the test's package in a way that must fail, and wants a message.
+func Fails(t *testing.T, says string, env ...string) {
+	t.Helper()
+	if said := Start(t, env...).Fail(t); !strings.Contains(said, says) {
+		t.Errorf("it said %q; want %q", said, says)
+	}
+}
+
+// Fail waits for the end of a process, which must fail.
+func (p *Process) Fail(t *testing.T) (said string) {
+	t.Helper()
+	for line := range p.Lines {
+		said += line + "\n"
+	}
+	if err := p.Wait(); err == nil {
+		t.Errorf("it ended with 0: %s", said)
+	}
+	return said
 }
 
 // End waits for the end of a process, which must not fail.

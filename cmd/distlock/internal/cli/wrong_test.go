@@ -138,7 +138,8 @@ func newWrongWorld(t *testing.T) *wrongWorld {
 	w.names["redis"], w.names["postgres"] = redis.Addr(), hostOf(testserver.SharedPostgres(t).URL())
 
 	locks := "sqlite:" + filepath.Join(dir, "locks.db")
-	hold(t, locks, "held")
+	_, release := hold(t, locks, "held")
+	t.Cleanup(release)
 	_, made, _ := inProcess("token", "ci", "lock", "ci/")
 	lines := regexp.MustCompile(`token: (\S+)\nline: +(.*)\n`).FindStringSubmatch(made)
 	writeFile(t, filepath.Join(dir, "tokens"), lines[2]+"\n", 0o600)
@@ -256,8 +257,6 @@ func (w *wrongWorld) withVariables(t *testing.T, input string) answer {
 func inTime(input string, args []string) answer {
 	stuck := time.AfterFunc(patience, func() { panic("it does not end: " + input) })
 	defer stuck.Stop()
-	began := time.Now()
 	code, out, err := inProcess(args...)
-	if d := time.Since(began); d > time.Second { println(d.String(), input) }
 	return answer{code, out, err}
 }
