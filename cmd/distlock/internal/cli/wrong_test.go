@@ -197,6 +197,7 @@ var assignment = regexp.MustCompile(`^[A-Z_]+=`)
 // wait for a server.
 func (w *wrongWorld) answers(t *testing.T, lines []string) map[int]answer {
 	t.Setenv(urlVariable, w.names["url"])
+	t.Setenv(ownerVariable, "")
 	all, mu, places := map[int]answer{}, sync.Mutex{}, make(chan bool, 24)
 	var wg sync.WaitGroup
 	for i, line := range lines {
