@@ -3,6 +3,7 @@ package pglock
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -84,17 +85,21 @@ func (e *explained) Error() string {
 
 func (e *explained) Unwrap() error { return e.err }
 
-// oneLine joins lines, without those that repeat the one before: pgx has a line for each address, with and without TLS.
+// wording is what pgx says besides the server or the system.
+var wording = regexp.MustCompile("failed to connect to `[^`]*`:\\s*|hostname resolving error: |\\S+ \\([^)]*\\): dial error: | \\([^)]*\\): (?:server|tls) error")
+
+// oneLine joins lines, without those that repeat the one before, and what a server without TLS says before it says more: pgx
+// has a line for each address, with and without TLS.
 func oneLine(text string) string {
-	lines := strings.Split(text, "\n")
+	lines := strings.Split(wording.ReplaceAllString(text, ""), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(line)
 	}
-	first, rest := lines[0], slices.Compact(lines[1:])
-	if len(rest) == 0 {
-		return first
+	lines = slices.Compact(lines)
+	if plain := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return strings.HasSuffix(l, "server refused TLS connection") }); len(plain) > 0 {
+		lines = plain
 	}
-	return first + " " + strings.Join(rest, "; ")
+	return strings.Join(lines, "; ")
 }
 
 // explain adds its cause to an error of the server.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -70,6 +71,33 @@ func TestOpenRefusesStrangers(t *testing.T) {
 	refused(t, with(t, user, "work_mem", "much"), "has a value that the server does not take")
 	pg.Expire(t, user)
 	refused(t, user, "password is wrong, or has expired")
+}
+
+// An error of Open says what was wrong in the server's words or the system's, not in those of pgx.
+func TestWordsOfErrors(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	user := pg.User(t, pg.Database(t), "s3cret")
+	addr := must.Get(url.Parse(user))(t).Host
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	away := l.Addr().String()
+	l.Close()
+	for what, c := range map[string]struct{ url, want string }{
+		"port":        {strings.Replace(user, addr, away, 1), "^dial tcp " + away + ": .*refused$"},
+		"two ports":   {strings.Replace(user, addr, away+","+away, 1), "^dial tcp " + away + ": .*refused$"},
+		"host":        {strings.Replace(user, addr, "host.invalid", 1), "^lookup host.invalid"},
+		"no TLS":      {strings.Replace(user, "=disable", "=require", 1), "^" + addr + ": server refused TLS connection$"},
+		"password":    {strings.Replace(user, "s3cret", "s3cretly", 1), ": the user is not let in: .*: " + addr + ": FATAL: password"},
+		"without TLS": {strings.NewReplacer("s3cret", "s3cretly", "=disable", "=prefer").Replace(user), `VALID UNTIL\): ` + addr + ": FATAL: password"},
+		"database":    {strings.Replace(user, "?", "_none?", 1), ": the database does not exist: " + addr + ": FATAL: database"},
+		"parameter":   {with(t, user, "work_mem", "much"), "server does not take: " + addr + ": FATAL: invalid value"},
+	} {
+		_, err := Open(t.Context(), c.url)
+		text, ours := strings.CutPrefix(fmt.Sprint(err), "pglock: open: ")
+		if !ours || !regexp.MustCompile(c.want).MatchString(text) {
+			t.Errorf("%s: %v; want %s", what, err, c.want)
+		}
+	}
 }
 
 func TestOpenOfAServerThatIsAway(t *testing.T) {

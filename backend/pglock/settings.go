@@ -30,15 +30,18 @@ var common = settings{
 	{"transaction_timeout", "0"},
 }
 
+// own are the settings of connections that run no work of the caller's. To compile a statement takes longer than to run it.
+var own = settings{{"statement_timeout", "0"}, {"jit", "off"}}
+
 // poolSettings are the settings of the connections that a URL makes.
 func poolSettings(opts *Options) settings {
 	s := append(settings{}, common...)
 	switch {
 	case opts.Level == Transaction: // the caller's work may join, and has the user's own timeouts
 	case opts.Strategy == Advisory:
-		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", "0"})
+		s = append(s, own[0], own[1], [2]string{"lock_timeout", "0"})
 	default: // for a locked table, then for a row; and each statement finds its row by the key, whatever the values are
-		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", fmt.Sprint((sqlrow.LateTime / 3).Milliseconds())},
+		s = append(s, own[0], own[1], [2]string{"lock_timeout", fmt.Sprint((sqlrow.LateTime / 3).Milliseconds())},
 			[2]string{"plan_cache_mode", "force_generic_plan"})
 	}
 	return s
@@ -52,7 +55,7 @@ const rowTime = 50 * time.Millisecond
 func (d *advisoryDialect) lockSettings(lease time.Duration) settings {
 	s := append(settings{}, common...)
 	if d.opts.Level != Transaction { // whose work has the user's own timeouts
-		s = append(s, [2]string{"statement_timeout", "0"}, [2]string{"lock_timeout", fmt.Sprint(rowTime.Milliseconds())})
+		s = append(s, own[0], own[1], [2]string{"lock_timeout", fmt.Sprint(rowTime.Milliseconds())})
 	}
 	return append(s, leaseSettings(lease)...)
 }

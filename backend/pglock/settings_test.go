@@ -63,6 +63,34 @@ func TestLaterSettingsOfTheUser(t *testing.T) {
 	}
 }
 
+// What a client quotes in its names changes neither the locks that it means nor those that it waits for.
+func TestQuotedIdentifiers(t *testing.T) {
+	t.Parallel()
+	for kind, params := range map[string][]string{"row": nil, "session": levels["session"]} {
+		plain := with(t, testserver.SharedPostgres(t).Database(t), append([]string{"create", "true"}, params...)...)
+		a, b := open(t, plain), open(t, with(t, plain, "quote_all_identifiers", "on"))
+		if one, other := a.Caps().Name, b.Caps().Name; one != other {
+			t.Errorf("%s: the store is %s and %s", kind, one, other)
+		}
+		r := request("x")
+		take(t, a, r)
+		held(t, b, request("x"))
+	}
+}
+
+// Statements on our own connections are not compiled, which takes longer than to run them.
+func TestNothingIsCompiled(t *testing.T) {
+	t.Parallel()
+	for kind, params := range map[string][]string{"row": nil, "session": levels["session"]} {
+		b := open(t, with(t, testserver.SharedPostgres(t).Database(t), append([]string{"create", "true"}, params...)...))
+		var jit string
+		must.OK(t, b.database.db.QueryRow("SHOW jit").Scan(&jit))
+		if jit != "off" {
+			t.Errorf("%s: jit is %s", kind, jit)
+		}
+	}
+}
+
 // While a synchronous standby is gone, an attempt waits alone: other locks of its connection are renewed.
 func TestAttemptsBesideAStandbyThatIsGone(t *testing.T) {
 	t.Parallel()

@@ -144,6 +144,9 @@ func (d *database) ensureTable(ctx context.Context, s *tableSpec) (*tableInfo, e
 	return &t, nil
 }
 
+// unquoted lets a statement name things as they are: the names are compared, also with those of other clients.
+const unquoted = "set_config('quote_all_identifiers', 'off', true) <> ''"
+
 const sqlTable = `SELECT c.oid, c.relnamespace::regnamespace::text || '.' || c.relname,
 	c.relnamespace::regnamespace::text || '.' || quote_ident(c.relname), c.relkind::text || c.relpersistence::text, row_security_active(c.oid),
 	coalesce((SELECT string_agg(a.attname, ' ') FROM pg_catalog.pg_index i
@@ -154,7 +157,7 @@ const sqlTable = `SELECT c.oid, c.relnamespace::regnamespace::text || '.' || c.r
 	coalesce((SELECT json_object_agg(a.attname, json_build_object('kind', format_type(a.atttypid, a.atttypmod),
 		'required', a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''))::text
 		FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '{}')
-	FROM pg_catalog.pg_class c WHERE c.oid = to_regclass(%s)`
+	FROM pg_catalog.pg_class c WHERE c.oid = to_regclass(%s) AND ` + unquoted
 
 // findTable looks the table up. Table names are words, so they need no escaping in a string.
 func (d *database) findTable(ctx context.Context, s *tableSpec) (t tableInfo, err error) {
