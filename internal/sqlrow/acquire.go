@@ -224,13 +224,13 @@ type decision struct {
 func (b *Backend) change(ctx context.Context, name string, decide func(*state) decision) error {
 	leave, err := b.changing.Lock(ctx, KeyOf(name))
 	if err != nil {
-		return err
+		return driver.Unsent(err)
 	}
 	defer leave()
 	var took time.Duration // by the slowest statement
 	for miss := range maxMisses {
 		if err := pause(ctx, miss); err != nil {
-			return err
+			return driver.Unsent(err) // each try so far has changed nothing
 		}
 		asked := time.Now()
 		s, err := b.readRow(ctx, name)

@@ -88,12 +88,12 @@ func (b *Backend) WakeOwner(k Key, end string) { b.watchers.wakeOwner(k, end) }
 // WakeAll wakes the waiters for all locks, after notifications may have been missed.
 func (b *Backend) WakeAll() { b.watchers.wakeAll() }
 
-// open refuses calls after Close, and calls whose context has ended.
+// open refuses calls after Close, and calls whose context has ended: nothing of them is sent.
 func (b *Backend) open(ctx context.Context) error {
 	if b.ctx.Err() != nil {
 		return driver.ErrClosed
 	}
-	return ctx.Err()
+	return driver.Unsent(ctx.Err())
 }
 
 // Close ends the backend's goroutines, and closes the notifier. Holds stay until they are

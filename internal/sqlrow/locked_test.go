@@ -1,9 +1,9 @@
 package sqlrow
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,9 +155,33 @@ func TestReleaseOvertakesAnAttempt(t *testing.T) {
 	})
 }
 
+// An attempt that is given up before a statement of it is sent leaves nothing to wait for.
+func TestAttemptsThatAreGivenUpInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		b := start(t, f)
+		must.OK(t, taking(t, b, asks("x", driver.Read))())
+		leave := must.Get(b.changing.Lock(t.Context(), KeyOf("x")))(t) // by another attempt of this process
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting, late := asks("x", driver.Write), asks("x", driver.Write)
+		answers := make(chan error, 2)
+		go func() { answers <- expect.Err(b.Acquire(ctx, waiting)) }()
+		synctest.Wait()
+		cancel()
+		answers <- expect.Err(b.Acquire(ctx, late))
+		for range 2 {
+			expect.Be(t, <-answers, driver.ErrUnsent, "an attempt")
+		}
+		leave()
+		for _, r := range []driver.Request{waiting, late} {
+			expect.Be(t, b.Release(t.Context(), r.Hold), driver.ErrLost, "a release")
+		}
+	})
+}
+
 // An attempt that has got a place, and then fails, has something to be released.
 func TestAPlaceIsLeftByAFailedAttempt(t *testing.T) {
-	refused := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	refused := driver.Unsent(errors.New("refused"))
 	for reads, failure := range map[int]error{1: refused, 2: refused, 3: driver.ErrInvalid} {
 		f := newFake()
 		b := start(t, f)
