@@ -87,13 +87,19 @@ func (c *lockConn) IsValid() bool { return !c.isDead() && c.conn.Alive() == nil 
 // connFor returns a connection without a lock, for a TTL. It ends with leave, or with lose.
 func (b *Backend) connFor(ctx context.Context, ttl time.Duration) (*lockConn, error) {
 	limit := b.DB.Stats().MaxOpenConnections
-	if limit > 0 && b.pool.Stats().InUse >= limit-1 {
-		return nil, fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL", limit)
-	}
 	b.pool.SetMaxOpenConns(max(limit-1, 0))
 	lease := min(max(ttl, minTTL), maxTTL)
 	b.pool.SetConnMaxIdleTime(min(idleTime, lease/2))
-	owner, err := b.pool.Conn(ctx)
+	turn, full := ctx, limit > 0 && b.pool.Stats().InUse >= limit-1
+	if full {
+		var end func()
+		turn, end = context.WithTimeout(ctx, lease/6) // a call has about twice as long
+		defer end()
+	}
+	owner, err := b.pool.Conn(turn)
+	if err != nil && full {
+		return nil, fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL: %w", limit, err)
+	}
 	if err != nil {
 		return nil, err
 	}

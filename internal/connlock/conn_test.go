@@ -80,6 +80,23 @@ func TestExtendThatIsNotSent(t *testing.T) {
 	})
 }
 
+// An attempt waits for its turn when each connection of a limited pool has a lock.
+func TestAttemptsQueueForAConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{limit: 3})
+		first := request("a")
+		take(t, b, first)
+		take(t, b, request("b"))
+		time.AfterFunc(time.Millisecond, func() { release(t, b, first) })
+		began := time.Now()
+		take(t, b, request("c"))
+		if took := time.Since(began); took != time.Millisecond {
+			t.Errorf("granted after %v, though a connection was free after 1ms", took)
+		}
+		synctest.Wait() // for the release
+	})
+}
+
 // All but one of the connections of a limited pool can have locks.
 func TestLimitOfThePool(t *testing.T) {
 	bubble(t, func(t *testing.T) {
