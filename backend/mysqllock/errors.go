@@ -150,11 +150,7 @@ func stale(err error) bool {
 // unchanged marks an error of a statement that commits by itself with ErrUnsent, if no connection could be opened for it, or
 // the server has refused it because of who asks or what there is.
 func unchanged(err error) error {
-	switch number(err) {
-	case errReadOnly, errReadOnlyTx, errReadOnlyMode, errNoTable, errNoSuchDB:
-		return driver.Unsent(err)
-	}
-	if stale(err) {
+	if stale(err) || finalCause(Options{}, number(err)) != "" {
 		return driver.Unsent(err)
 	}
 	return unsent.Mark(err)

@@ -85,21 +85,17 @@ func (e *explained) Error() string {
 
 func (e *explained) Unwrap() error { return e.err }
 
-// wording is what pgx says besides the server or the system.
-var wording = regexp.MustCompile("failed to connect to `[^`]*`:\\s*|hostname resolving error: |\\S+ \\([^)]*\\): dial error: | \\([^)]*\\): (?:server|tls) error")
+// wording is what pgx says besides the server or the system, and that there is no TLS if that was tried first.
+var wording = regexp.MustCompile("failed to connect to `[^`]*`:\\s*|hostname resolving error: |" +
+	`\S+ \([^)]*\): (?:dial error: |tls error: server refused TLS connection\n\s*)| \([^)]*\): (?:server|tls) error`)
 
-// oneLine joins lines, without those that repeat the one before, and what a server without TLS says before it says more: pgx
-// has a line for each address, with and without TLS.
+// oneLine joins lines, without those that repeat the one before: pgx has a line for each address, with and without TLS.
 func oneLine(text string) string {
 	lines := strings.Split(wording.ReplaceAllString(text, ""), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(line)
 	}
-	lines = slices.Compact(lines)
-	if plain := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return strings.HasSuffix(l, "server refused TLS connection") }); len(plain) > 0 {
-		lines = plain
-	}
-	return strings.Join(lines, "; ")
+	return strings.Join(slices.Compact(lines), "; ")
 }
 
 // explain adds its cause to an error of the server.
