@@ -112,7 +112,7 @@ use: ## let the program in another folder take distlock from this clone: make us
 
 man: ## write manual pages of the command, from its help, into dist/man
 	mkdir -p dist/man
-	cd cmd/distlock && $(GO) run ./internal/man ../../dist/man
+	cd cmd/distlock && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(GO) run ./internal/man ../../dist/man
 
 packages: ## build a deb, an rpm, and the clients for Python, Node and Java into dist: make packages VERSION=v0.1.0; v0.0.0 without it
 	contrib/packages/build.sh "$(or $(VERSION),v0.0.0)"
@@ -134,7 +134,9 @@ chaos: servers-long ## break servers, clients, networks and clocks at length, an
 	$(GO) test -run '^TestLongCells$$' -v -timeout 1h ./proof/chaos -args -full
 	$(GO) test -run '^TestReport$$' ./proof/chaos -args -save
 
-chaos-%: servers-long ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./proof/chaos lists all)
+# The servers that are long in the making are only those of cells on Kubernetes and S3.
+chaos-%: ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./proof/chaos lists all)
+	@$(MAKE) servers$(if $(filter kube% s3%,$*),-long)
 	$(GO) test -run '^TestLongCells$$/^$*$$' -v -timeout 30m ./proof/chaos -args -full
 
 api: ## write the listing of the public API anew

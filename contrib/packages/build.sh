@@ -24,8 +24,10 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
 cd ../../cmd/distlock
-GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$stage/" . ./distlock-all
+GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X github.com/distlock/distlock/cmd/distlock/internal/cli.release=v$version" -o "$stage/" . ./distlock-all
 mkdir "$stage/man"
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || date +%s) # of the manual pages and the packages
+export SOURCE_DATE_EPOCH
 GOOS='' GOARCH='' go run ./internal/man "$stage/man"
 for shell in bash zsh fish; do
 	GOOS='' GOARCH='' go run . completion $shell >"$stage/distlock.$shell"

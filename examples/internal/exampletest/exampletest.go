@@ -96,7 +96,7 @@ func (p *Process) Fail(t *testing.T) (said string) {
 	for line := range p.Lines {
 		said += line + "\n"
 	}
-	if err := p.Wait(); err == nil {
+	if p.Wait() == nil {
 		t.Errorf("it ended with 0: %s", said)
 	}
 	return said

@@ -240,13 +240,16 @@ func isSecret(key string) bool {
 		strings.Contains(key, "token") || strings.Contains(key, "auth"))
 }
 
-// version returns the version of this build as the Go toolchain recorded it.
+// release is the version of a package, which its build sets.
+var release string
+
+// version returns the version of this build: of its package, or as the Go toolchain recorded it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "(unknown)"
 	}
-	v := cmp.Or(info.Main.Version, "(devel)")
+	v := cmp.Or(release, info.Main.Version, "(devel)")
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" && len(s.Value) >= 12 && v == "(devel)" {
 			v += " " + s.Value[:12]

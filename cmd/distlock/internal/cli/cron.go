@@ -52,6 +52,9 @@ Where locks end with their connection (ZooKeeper, advisory locks and GET_LOCK), 
 stays until that time is over, and a host that dies lets go with its session: then a host whose
 clock is behind runs the tick again.
 
+Each job needs a name of its own: of two that share one, a tick runs one, and the other says so
+only where both are of this host and of different commands.
+
 A server is needed that all hosts reach, by --url, ` + urlVariable + ` or the file /etc/distlock.url,
 since cron starts commands without the variables of a login. --local is for one host.
 

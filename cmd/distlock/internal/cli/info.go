@@ -122,12 +122,12 @@ func writeJSON(w io.Writer, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	for _, r := range text.String() {
-		if unicode.IsControl(r) && r != '\n' { // some of those that a terminal obeys, JSON leaves as they are
+	for _, r := range text.String() { // JSON leaves some of those as they are that a terminal obeys
+		if unicode.IsControl(r) && r != '\n' {
 			fmt.Fprintf(&escaped, "\\u%04x", r)
-			continue
+		} else {
+			escaped.WriteRune(r)
 		}
-		escaped.WriteRune(r)
 	}
 	_, err := io.WriteString(w, escaped.String())
 	return err

@@ -1,13 +1,14 @@
 // Command man writes the manual pages of distlock, one for each of its commands, made from their help:
 //
-//	go run ./internal/man FOLDER
+//	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) go run ./internal/man FOLDER
+//
+// Their date is that in the variable, so that pages of one version are the same whenever they are made.
 package main
 
 import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -30,9 +31,7 @@ func write(folder string) error {
 	root := cli.Command()
 	root.DisableAutoGenTag = true // it has the date
 	prepare(root)
-	// Pages of one version are the same whenever they are built.
-	date := time.Unix(0, 0)
-	return doc.GenManTree(root, &doc.GenManHeader{Title: "DISTLOCK", Section: "1", Source: "distlock", Manual: "distlock", Date: &date}, folder)
+	return doc.GenManTree(root, &doc.GenManHeader{Title: "DISTLOCK", Section: "1", Source: "distlock", Manual: "distlock"}, folder)
 }
 
 // prepare makes Markdown of the help of all commands: indented lines keep their breaks.
