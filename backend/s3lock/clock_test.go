@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/record"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
@@ -53,6 +54,24 @@ func TestStoreEndsAHold(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A clock of the store that jumps forward ends the hold of a live holder, who finds out at its next renewal. The fence of the next one
+// is greater. Without the store's clock nobody else gets the lock.
+func TestStoreClockJumps(t *testing.T) {
+	f := newFake()
+	now := time.Now()
+	f.clock = func() time.Time { return now }
+	url := f.serve(t)
+	b, r := connect(t, url), request("job")
+	g := locktest.Acquire(t, b, r)
+	strict, newcomer := connect(t, url+"&clock=off"), connect(t, url)
+	f.set(func() { now = now.Add(2 * time.Hour) })
+	locktest.Held(t, strict, request("job"))
+	if next := locktest.Acquire(t, newcomer, request("job")); next.Fence <= g.Last() {
+		t.Errorf("fence %d after %d", next.Fence, g.Last())
+	}
+	expect.Be(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrLost, "the holder's renewal")
 }
 
 // An object without times has no age.
