@@ -80,8 +80,8 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	return nil
 }
 
-// releaseLate releases an Owner at several servers, side by side, since some may be silent. That it had nothing is a fact once no
-// attempt may arrive any more.
+// releaseLate releases an Owner at several servers, side by side, since some may be silent. That it had nothing is a fact if none of
+// these releases may have ended it, and no attempt may arrive any more.
 func (b *Backend) releaseLate(ctx context.Context, owner string, q request, at map[*endpoint]bool) error {
 	answers := make(chan error, len(at))
 	for s := range at {
@@ -106,7 +106,7 @@ func (b *Backend) releaseLate(ctx context.Context, owner string, q request, at m
 			unknown = err
 		}
 	}
-	if unknown == nil || lost != nil && b.late.of(owner) == nil {
+	if unknown == nil || lost != nil && errors.Is(unknown, driver.ErrUnsent) && b.late.of(owner) == nil {
 		return lost
 	}
 	return unknown
