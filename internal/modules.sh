@@ -132,10 +132,18 @@ release() {
 	echo "to publish: git push --atomic origin HEAD ${tags[*]}"
 }
 
+# sums fails if go.work.sum lacks what go doc and others would write into it, in a clone that nobody has changed yet.
+sums() {
+	local before
+	before=$(cat go.work.sum)
+	go list -m all >/dev/null
+	[ "$before" = "$(cat go.work.sum)" ] || { echo "go.work.sum was not complete: commit it as it is now" >&2; exit 1; }
+}
+
 tags=()
 case ${1-} in
-tidy) each replace ;;
-check) each compare ;;
+tidy) each replace; go list -m all >/dev/null ;;
+check) each compare; sums ;;
 test) each conform ;;
 use) use "${2-}" ;;
 release) release "${2-}" ;;
