@@ -39,7 +39,7 @@ func TestTurnsOfDeadPlaces(t *testing.T) {
 				time.Sleep(driver.TurnLife - 1)
 				gone, _, _ := s.over(q)
 				expect.Equal(t, len(gone), 0, fmt.Sprintf("%s: turn %d, a nanosecond too early", name, i))
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				gone, q, _ = s.over(q)
 				expect.Equal(t, len(gone), n, fmt.Sprintf("%s: turn %d", name, i))
 				_, q, left = s.over(q) // as soon as they are deleted
