@@ -250,7 +250,9 @@ func TestAdvisoryLeavesAConnectionForOthers(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	b, db := lent(t, pg.Database(t), Transaction, 3)
 	for i, name := range []string{"a", "b", "c"} {
-		_, err := b.Acquire(t.Context(), request(name))
+		r := request(name)
+		r.TTL = 6 * time.Second // a sixth of that is how long it waits for a connection
+		_, err := b.Acquire(t.Context(), r)
 		if (err == nil) != (i < 2) || driver.Final(err) || errors.Is(err, driver.ErrHeld) {
 			t.Errorf("hold %d of a pool of 3: %v", i+1, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/unsent"
@@ -86,12 +87,14 @@ func (e *explained) Error() string {
 func (e *explained) Unwrap() error { return e.err }
 
 // wording is what pgx says besides the server or the system, and that there is no TLS if that was tried first.
-var wording = regexp.MustCompile("failed to connect to `[^`]*`:\\s*|hostname resolving error: |" +
-	`\S+ \([^)]*\): (?:dial error: |tls error: server refused TLS connection\n\s*)| \([^)]*\): (?:server|tls) error`)
+var wording = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile("failed to connect to `[^`]*`:\\s*|hostname resolving error: |" +
+		`\S+ \([^)]*\): (?:dial error: |tls error: server refused TLS connection\n\s*)| \([^)]*\): (?:server|tls) error`)
+})
 
 // oneLine joins lines, without those that repeat the one before: pgx has a line for each address, with and without TLS.
 func oneLine(text string) string {
-	lines := strings.Split(wording.ReplaceAllString(text, ""), "\n")
+	lines := strings.Split(wording().ReplaceAllString(text, ""), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(line)
 	}
