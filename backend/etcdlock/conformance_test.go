@@ -25,8 +25,7 @@ func conform(t *testing.T, addrs []string, opts Options) {
 	opts.Name, opts.Prefix = "etcd://proxied", "conform/"
 	var proxies faultproxy.Networks
 	drivertest.Run(t, drivertest.Harness{
-		Parallel: 16,                                                   // they wait, most of all
-		Except:   []string{"queue/dead-client", "queue/dead-together"}, // a turn for each place
+		Parallel: 16, // they wait, most of all
 		Open: func(context.Context) (driver.Backend, error) {
 			all := proxiesTo(t, addrs)
 			b := openThrough(t, all, &opts)

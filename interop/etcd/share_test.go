@@ -144,7 +144,6 @@ func TestPeerTries(t *testing.T) {
 func TestConformanceOnTheCurrentRelease(t *testing.T) {
 	url := testserver.SharedCurrentEtcd(t).URL() + "/conformance/"
 	drivertest.Run(t, drivertest.Harness{
-		Except: []string{"queue/dead-client", "queue/dead-together"}, // a turn for each place
-		Open:   func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, url) },
+		Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, url) },
 	})
 }

@@ -50,7 +50,6 @@ func conform(t *testing.T, connect func() driver.Backend, refuses func(name stri
 	var proxies faultproxy.Networks
 	var turn atomic.Int32
 	drivertest.Run(t, drivertest.Harness{
-		Except: []string{"queue/dead-client", "queue/dead-together"}, // as etcd
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, servers[turn.Add(1)%2].addr)
 			b, err := driver.Open(ctx, "http://"+p.Addr()+patient)
