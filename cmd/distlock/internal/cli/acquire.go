@@ -260,9 +260,6 @@ func (a *acquirer) transient(err error) bool {
 	return errors.Is(err, distlock.ErrHeld) || errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, distlock.ErrLost)
 }
 
-// errWatched says what a refusal leaves open where holds end only for those who watch them.
-var errWatched = errors.New("if its holder has died, the lock is free only for one who waits for longer than its TTL (--wait), since the store has no clock that ends it")
-
 // explain adds the lock's name and the time of the wait to a refusal.
 func (a *acquirer) explain(err error, waited time.Duration) error {
 	var held *distlock.HeldError

@@ -40,7 +40,6 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/distlock/distlock/cmd/distlock/internal/job"
 )
@@ -129,34 +128,6 @@ func noCommand(root *cobra.Command, args []string) error {
 		names = append(names, c.Name())
 	}
 	return usage("unknown command %q; %s", args[0], cmp.Or(didYouMean(args[0], names, ""), "want "+oneOf(names)))
-}
-
-// didYouMean asks for the word that is meant by a mistyped one, each after a prefix; "" if there is none.
-func didYouMean(typed string, words []string, prefix string) string {
-	known := &cobra.Command{SuggestionsMinimumDistance: 2}
-	for _, word := range words {
-		known.AddCommand(&cobra.Command{Use: word, Run: func(*cobra.Command, []string) {}})
-	}
-	found := known.SuggestionsFor(typed)
-	if len(found) == 0 || typed == "" {
-		return ""
-	}
-	return "did you mean " + prefix + strings.Join(found, " or "+prefix) + "?"
-}
-
-// badFlag says what would be right in place of a flag that is not as it should be.
-func badFlag(cmd *cobra.Command, err error, more string) error {
-	unknown := (*pflag.NotExistError)(nil)
-	text, _, isBool := strings.Cut(err.Error(), ": strconv.ParseBool: ")
-	switch {
-	case isBool:
-		return usage("%s: want true or false%s", text, more)
-	case !errors.As(err, &unknown):
-		return usage("%w%s", err, more)
-	}
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return usage("%w%s; %s", err, more, cmp.Or(didYouMean(unknown.GetSpecifiedName(), names, "--"), "see "+cmd.CommandPath()+" --help"))
 }
 
 // helpCommand replaces cobra's own, which accepts unknown commands.

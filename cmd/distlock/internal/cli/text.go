@@ -15,6 +15,8 @@ import (
 	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/distlock/distlock"
@@ -312,3 +314,34 @@ func (n *notice) holders(ctx context.Context, name string) string {
 
 // reason formats an error for the middle of a sentence.
 func reason(err error) string { return strings.TrimPrefix(err.Error(), "distlock: ") }
+
+// didYouMean asks for the word that is meant by a mistyped one, each after a prefix; "" if there is none.
+func didYouMean(typed string, words []string, prefix string) string {
+	known := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, word := range words {
+		known.AddCommand(&cobra.Command{Use: word, Run: func(*cobra.Command, []string) {}})
+	}
+	found := known.SuggestionsFor(typed)
+	if len(found) == 0 || typed == "" {
+		return ""
+	}
+	return "did you mean " + prefix + strings.Join(found, " or "+prefix) + "?"
+}
+
+// badFlag says what would be right in place of a flag that is not as it should be.
+func badFlag(cmd *cobra.Command, err error, more string) error {
+	unknown := (*pflag.NotExistError)(nil)
+	text, _, isBool := strings.Cut(err.Error(), ": strconv.ParseBool: ")
+	switch {
+	case isBool:
+		return usage("%s: want true or false%s", text, more)
+	case !errors.As(err, &unknown):
+		return usage("%w%s", err, more)
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return usage("%w%s; %s", err, more, cmp.Or(didYouMean(unknown.GetSpecifiedName(), names, "--"), "see "+cmd.CommandPath()+" --help"))
+}
+
+// errWatched says what a refusal leaves open where holds end only for those who watch them.
+var errWatched = errors.New("if its holder has died, the lock is free only for one who waits for longer than its TTL (--wait), since the store has no clock that ends it")
