@@ -107,13 +107,21 @@ func (a *attempt) findClaim(ctx context.Context) error {
 	return err
 }
 
-// peek refuses a try if the lock isn't free.
+// peek refuses a try if the lock isn't free. A server that lags behind the others refuses nothing by itself.
 func (a *attempt) peek(ctx context.Context, s *session) error {
-	path := pathOf(a.r.Name)
+	look := a.peekNodes
 	if a.r.Mode == driver.Counted {
-		return a.peekPermits(ctx, s, path)
+		look = a.peekPermits
 	}
-	l, _, err := s.listNow(ctx, path)
+	if look(ctx, s.list) == nil {
+		return nil
+	}
+	return look(ctx, s.listCommitted)
+}
+
+func (a *attempt) peekNodes(ctx context.Context, list lister) error {
+	path := pathOf(a.r.Name)
+	l, _, err := list(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -196,12 +204,12 @@ func (a *attempt) getAhead(ctx context.Context, own *string, prefix string, m dr
 }
 
 // relist lists the siblings of a node of the claim. If one blocks it, relist asks again behind a
-// sync, unless the Owner has a watch: that will report what the server learns late.
+// write, unless the Owner has a watch: that will report what the server learns late.
 func (a *attempt) relist(ctx context.Context, path string, m driver.Mode) (listing, zk.Stat, error) {
 	l, stat, err := a.c.s.list(ctx, parentOf(path))
 	if me := l.nodes.index(nodeName(path)); err == nil && me >= 0 && a.w == nil {
 		if _, is := l.nodes.blocker(me, m); is {
-			return a.c.s.listNow(ctx, parentOf(path))
+			return a.c.s.listCommitted(ctx, parentOf(path))
 		}
 	}
 	return l, stat, err
@@ -324,8 +332,9 @@ func (a *attempt) grant(fence int64) (driver.Grant, error) {
 // so there are never more than N holders.
 
 // peekPermits refuses a try if the permits don't suffice for the waiters and itself.
-func (a *attempt) peekPermits(ctx context.Context, s *session, path string) error {
-	all, err := s.readContents(ctx, path)
+func (a *attempt) peekPermits(ctx context.Context, list lister) error {
+	path := pathOf(a.r.Name)
+	all, err := readContents(ctx, list, path)
 	if err != nil {
 		return err
 	}
@@ -413,7 +422,7 @@ func (a *attempt) advanceQueue(ctx context.Context) error {
 func (a *attempt) takeLease(ctx context.Context) (leases nodeList, fence int64, err error) {
 	c := a.c
 	if c.node != "" {
-		l, _, err := c.s.listNow(ctx, c.dir())
+		l, _, err := c.s.listCommitted(ctx, c.dir())
 		if err == nil && l.nodes.index(nodeName(c.node)) < 0 {
 			err = c.startOver(ctx)
 		}

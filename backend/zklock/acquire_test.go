@@ -171,7 +171,7 @@ func TestResolveOfTwoNodes(t *testing.T) {
 		t.Fatalf("%q, %v", late.Children, err)
 	}
 	release(t, b, r)
-	if l, _, err := k.s.listNow(t.Context(), k.dir()); err != nil || len(l.nodes) > 0 {
+	if l, _, err := k.s.listCommitted(t.Context(), k.dir()); err != nil || len(l.nodes) > 0 {
 		t.Errorf("left behind: %v, %v", l.nodes, err)
 	}
 }
@@ -458,7 +458,7 @@ func TestAbandonedAttemptLeavesNoContainer(t *testing.T) {
 		try(i+1, usual*time.Duration(i)/100)
 	}
 	c := admin(t)
-	names, _, err := c.SyncAndList(t.Context(), "/"+prefix[:len(prefix)-1])
+	names, _, err := c.CommitAndList(t.Context(), "/"+prefix[:len(prefix)-1])
 	must.OK(t, err)
 	for _, name := range names {
 		if _, stat, err := c.Children(t.Context(), "/"+prefix+name); err == nil && stat.Cversion == 0 {

@@ -56,6 +56,39 @@ func TestLongConformanceOfAnEnsemble(t *testing.T) {
 	})
 }
 
+// What one server has answered, the others say as well from that moment on: a lock that was released is free for a try, and a
+// lock that was granted has a holder.
+func TestLongServersAgree(t *testing.T) {
+	t.Parallel()
+	var backends []*Backend
+	for _, addr := range testserver.SharedZooKeeperCluster(t).Addrs() {
+		backends = append(backends, open(t, "zk://"+addr))
+	}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			a, b := backends[i%3], backends[(i+1+i/3%2)%3]
+			r := request("", driver.Exclusive)
+			for range 500 {
+				if _, err := a.Acquire(t.Context(), r); err != nil {
+					t.Errorf("a free lock, or one that was released at another server: %v", err)
+					return
+				}
+				if info, err := b.Inspect(t.Context(), r.Name); err != nil || len(info.Holders) != 1 {
+					t.Errorf("after a grant at another server: %+v, %v", info, err)
+				}
+				if err := a.Release(t.Context(), r.Hold); err != nil {
+					t.Error(err)
+				}
+				a, b = b, a
+				r = request(r.Name, driver.Exclusive)
+				r.Queue = false
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // Requests, answers and connections are lost all the time. There is one holder at a time, fences
 // increase, and no nodes are left behind.
 func TestStorm(t *testing.T) {

@@ -99,7 +99,7 @@ func (b *Backend) readState(ctx context.Context, name string) (*session, lockSta
 		return nil, lockState{}, err
 	}
 	path := pathOf(name)
-	all, err := s.readContents(ctx, path)
+	all, err := readContents(ctx, s.listCommitted, path)
 	if err != nil {
 		return nil, lockState{}, err
 	}
@@ -179,7 +179,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 	s, err := b.anySession(ctx)
 	if err == nil {
-		err = s.conn.Sync(ctx, "/")
+		err = s.conn.Commit(ctx)
 	}
 	if err == nil {
 		err = s.walk(ctx, prefix, yield)
@@ -222,7 +222,7 @@ func (s *session) hasNodes(ctx context.Context, path string, children []string) 
 	if len(l.nodes) > 0 || !l.hasLocks && !l.hasLeases {
 		return len(l.nodes) > 0, nil
 	}
-	all, err := s.readContents(ctx, path)
+	all, err := readContents(ctx, s.list, path)
 	return len(all.leases)+len(all.locks) > 0, err
 }
 

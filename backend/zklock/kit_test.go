@@ -94,7 +94,7 @@ func signalled(t testing.TB, what string, c <-chan struct{}) {
 // nodes lists the lock nodes below a path.
 func nodes(t testing.TB, c *zk.Conn, path string) nodeList {
 	t.Helper()
-	children, _, err := c.SyncAndList(t.Context(), path)
+	children, _, err := c.CommitAndList(t.Context(), path)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func withRights(t *testing.T) entrance {
 func tree(t *testing.T, c *zk.Conn, path string) []string {
 	t.Helper()
 	paths := []string{path}
-	names, _, err := c.SyncAndList(t.Context(), path)
+	names, _, err := c.CommitAndList(t.Context(), path)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNoAuth) {
 		t.Fatal(err)
 	}

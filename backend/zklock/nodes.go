@@ -17,13 +17,8 @@ func (s *session) list(ctx context.Context, path string) (listing, zk.Stat, erro
 	return existing(children, stat, err)
 }
 
-// listNow is list behind a sync, since the server may lag behind the others.
-func (s *session) listNow(ctx context.Context, path string) (listing, zk.Stat, error) {
-	children, stat, err := s.conn.SyncAndList(ctx, path)
-	return existing(children, stat, err)
-}
-
-// listCommitted is list behind a write, which a majority has agreed to: a node that it does not show was not made.
+// listCommitted is list behind a write, which a majority has agreed to: it shows all that another server had answered before, and a
+// node that it does not show was not made.
 func (s *session) listCommitted(ctx context.Context, path string) (listing, zk.Stat, error) {
 	children, stat, err := s.conn.CommitAndList(ctx, path)
 	return existing(children, stat, err)
@@ -51,16 +46,19 @@ func (c *claim) position(l nodeList, path string) (int, error) {
 	return me, nil
 }
 
+// lister is list or listCommitted of a session.
+type lister func(ctx context.Context, path string) (listing, zk.Stat, error)
+
 // contents are all nodes of a lock.
 type contents struct{ nodes, leases, locks nodeList }
 
-func (s *session) readContents(ctx context.Context, path string) (contents, error) {
+func readContents(ctx context.Context, list lister, path string) (contents, error) {
 	var lists [3]nodeList
 	var errs [3]error
 	var wg wait.Group
 	for i, end := range []string{"", "/" + leasesNode, "/" + locksNode} {
 		wg.Go(func() {
-			l, _, err := s.listNow(ctx, path+end)
+			l, _, err := list(ctx, path+end)
 			lists[i], errs[i] = l.nodes, err
 		})
 	}

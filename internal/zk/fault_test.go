@@ -340,7 +340,7 @@ func held(t *testing.T, observer *Conn, addr string) (*Conn, chan time.Time) {
 		holder := dial(t, Config{Servers: []string{addr}, Timeout: 2 * time.Second})
 		_, _, err := holder.Create(soon(t), path, nil, Ephemeral)
 		if err == nil {
-			err = observer.Sync(soon(t), path) // its server may lag
+			err = observer.Commit(soon(t)) // its server may lag
 		}
 		gone := make(chan time.Time, 1)
 		if err == nil {

@@ -16,7 +16,6 @@ const (
 	opDelete          opcode = 2
 	opGetData         opcode = 4
 	opSetData         opcode = 5
-	opSync            opcode = 9
 	opGetChildren2    opcode = 12
 	opCheck           opcode = 13
 	opMulti           opcode = 14
@@ -29,7 +28,7 @@ const (
 )
 
 var opNames = map[opcode]string{
-	opDelete: "delete", opGetData: "get", opSetData: "set", opSync: "sync", opGetChildren2: "children",
+	opDelete: "delete", opGetData: "get", opSetData: "set", opGetChildren2: "children",
 	opMulti: "multi", opCreate2: "create", opRemoveWatches: "remove watches", opCreateContainer: "create container",
 	opAuth: "auth", opSetWatches: "set watches", opCloseSession: "close session",
 }

@@ -72,17 +72,17 @@ func (c *Conn) Set(ctx context.Context, path string, data []byte, version int32)
 	return a.stat, err
 }
 
-// Sync brings this session's server up to date: later reads see everything that was committed
-// before.
-func (c *Conn) Sync(ctx context.Context, path string) error {
-	_, err := c.do(ctx, c.syncRPC(path))
+// Commit makes a write that changes nothing: later reads see everything that any server had committed before. A sync of ZooKeeper
+// does less: a leader answers it before it shows what a follower shows already, and so does one that is cut off from the majority
+// and does not know yet.
+func (c *Conn) Commit(ctx context.Context) error {
+	_, err := c.do(ctx, newCommit(""))
 	return err
 }
 
-func (c *Conn) syncRPC(path string) *rpc {
-	q := newRPC(opSync, path)
-	q.idempotent = true
-	q.frame = appendText(q.frame, c.cfg.absolute(path))
+func newCommit(path string) *rpc {
+	q := newEmptyWrite()
+	q.path, q.idempotent = path, true
 	return q
 }
 
@@ -156,21 +156,9 @@ func (c *Conn) CreateAndList(ctx context.Context, name string, data []byte) (Cre
 	return n, err
 }
 
-// SyncAndList lists a node's children after a Sync, in one round trip.
-func (c *Conn) SyncAndList(ctx context.Context, path string) ([]string, Stat, error) {
-	return c.listBehind(ctx, c.syncRPC(path), path)
-}
-
-// CommitAndList is SyncAndList with a write that changes nothing in place of the Sync. A server that is cut off from the
-// majority, and does not know yet, answers a Sync, but no write.
+// CommitAndList lists a node's children after a Commit, in one round trip.
 func (c *Conn) CommitAndList(ctx context.Context, path string) ([]string, Stat, error) {
-	write := newEmptyWrite()
-	write.path, write.idempotent = path, true
-	return c.listBehind(ctx, write, path)
-}
-
-func (c *Conn) listBehind(ctx context.Context, first *rpc, path string) ([]string, Stat, error) {
-	list, err := c.thenList(ctx, first, path, func(rpcAnswer) {})
+	list, err := c.thenList(ctx, newCommit(path), path, func(rpcAnswer) {})
 	return list.children, list.stat, err
 }
 

@@ -37,7 +37,7 @@ func TestNodesAreMadeReadChangedAndDeleted(t *testing.T) {
 	if !slices.Equal(names, []string{"a"}) || stat.NumChildren != 1 || err != nil {
 		t.Errorf("children: %q, %+v, %v", names, stat, err)
 	}
-	expect.OK(t, c.Sync(ctx, dir), "sync")
+	expect.OK(t, c.Commit(ctx), "commit")
 	expect.OK(t, c.Delete(ctx, path, -1), "delete")
 }
 
@@ -106,19 +106,14 @@ func TestPairs(t *testing.T) {
 	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: long})
 	ctx, root := t.Context(), place(t, c)
 	e := must.Get(c.CreateAndList(ctx, root+"/x-", nil))(t)
-	names, _, err := c.SyncAndList(ctx, root)
-	if err != nil || !slices.Equal(names, e.Children) {
-		t.Errorf("%q, %v, want %q", names, err, e.Children)
-	}
-	expect.Be(t, expect.Err2(c.SyncAndList(ctx, root+"/none")), ErrNoNode, "a list of a missing node")
-	names, _, err = c.CommitAndList(ctx, root)
+	names, _, err := c.CommitAndList(ctx, root)
 	if err != nil || !slices.Equal(names, e.Children) {
 		t.Errorf("behind a write: %q, %v, want %q", names, err, e.Children)
 	}
 	expect.Be(t, expect.Err2(c.CommitAndList(ctx, root+"/none")), ErrNoNode, "behind a write, a list of a missing node")
 }
 
-// A leader that is cut off answers a Sync, but commits nothing.
+// A leader that is cut off answers a read, but commits nothing.
 func TestNoListFromAServerWithoutAMajority(t *testing.T) {
 	t.Parallel()
 	var cutOff atomic.Bool
@@ -134,7 +129,7 @@ func TestNoListFromAServerWithoutAMajority(t *testing.T) {
 	c := dial(t, Config{Servers: []string{addr}, Timeout: 20 * time.Second})
 	must.OK(t, expect.Err2(c.CommitAndList(soon(t), "/x")))
 	cutOff.Store(true)
-	must.OK(t, expect.Err2(c.SyncAndList(soon(t), "/x")))
+	must.OK(t, expect.Err2(c.Children(soon(t), "/x")))
 	if names, _, err := c.CommitAndList(soon(t), "/x"); err == nil {
 		t.Errorf("a list %q without an agreement", names)
 	}
@@ -272,7 +267,7 @@ func TestWatchesNotifyOnce(t *testing.T) {
 	must.OK(t, other.Delete(soon(t), dir+"/e", -1))
 	expect.Equal(t, receive(t, "the end", three), EventDeleted, "event")
 	expect.Equal(t, receive(t, "the list's change", children), EventChildrenChanged, "event")
-	if err := c.Sync(soon(t), dir); err != nil || len(one)+len(two)+len(three)+len(children) > 0 {
+	if err := c.Commit(soon(t)); err != nil || len(one)+len(two)+len(three)+len(children) > 0 {
 		t.Errorf("notified again; %v", err)
 	}
 	if _, _, w, err := c.GetW(soon(t), dir+"/e", func(Event) {}); !errors.Is(err, ErrNoNode) || w != nil {
@@ -289,11 +284,11 @@ func TestCancelRemovesTheServersWatch(t *testing.T) {
 	two, second := watchData(t, c, dir)
 	one.Cancel()
 	one.Cancel()
-	if err := c.Sync(soon(t), dir); err != nil || watchers(t, srv, dir) != 1 {
+	if err := c.Commit(soon(t)); err != nil || watchers(t, srv, dir) != 1 {
 		t.Errorf("the other's watch is gone too, or %v", err)
 	}
 	two.Cancel()
-	if err := c.Sync(soon(t), dir); err != nil || watchers(t, srv, dir) != 0 {
+	if err := c.Commit(soon(t)); err != nil || watchers(t, srv, dir) != 0 {
 		t.Errorf("the server's watch is still there, or %v", err)
 	}
 	if _, err := c.Set(soon(t), dir, nil, -1); err != nil || len(first)+len(second) > 0 {
@@ -392,7 +387,7 @@ func TestManyWatchesSurviveTheConnection(t *testing.T) {
 		}
 	}
 	p.Cut()
-	must.OK(t, c.Sync(soon(t), dir))
+	must.OK(t, c.Commit(soon(t)))
 	for _, path := range nodes {
 		must.OK(t, other.Delete(soon(t), path, -1))
 	}
