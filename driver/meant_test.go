@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
@@ -54,10 +55,18 @@ func TestWhatAURLMeans(t *testing.T) {
 	}
 }
 
+// A process registers a scheme once, however often its tests run.
+var registerOnce sync.Once
+
 // A scheme that was registered is never taken for another one.
 func TestARegisteredNameIsMeant(t *testing.T) {
-	for _, scheme := range []string{"pgsql", "postgres+mine"} {
-		driver.Register(scheme, func(context.Context, *url.URL) (driver.Backend, error) { return nil, driver.ErrClosed })
+	schemes := []string{"pgsql", "postgres+mine"}
+	registerOnce.Do(func() {
+		for _, scheme := range schemes {
+			driver.Register(scheme, func(context.Context, *url.URL) (driver.Backend, error) { return nil, driver.ErrClosed })
+		}
+	})
+	for _, scheme := range schemes {
 		_, err := driver.Open(t.Context(), scheme+"://h/app")
 		expect.Be(t, err, driver.ErrClosed, scheme)
 	}
