@@ -1,5 +1,3 @@
-# CI runs make check.
-
 GO          ?= go
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -24,6 +22,8 @@ ALONE = ./backend/kubelock ./backend/s3lock ./interop/kube
 TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS) $(LONGONLY)))
 # Packages that have tests which only make test-long runs. The soak has a line of its own.
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e /soak$$ $(patsubst %,-e '^%$$',$(ALONE)))
+# Cells of chaos that CI runs: eight stores and layouts.
+CELLS = redis-aof-kill-server|redis-sentinel-failover|redlock-aof-kill-server|etcd-kill-server|zookeeper-kill-server|mariadb-lose-requests|postgres-kill-server|served-bounce-server
 # Packages that have benchmarks.
 BENCHED = $(shell grep -rl --include=*_test.go '^func Benchmark' . | xargs -n1 dirname | sort -u)
 # Tests of the core with thousands of calls, or that repeat themselves: they do not run twenty times.
@@ -36,7 +36,7 @@ RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
 # All packages are compiled at once, and nothing is linked yet.
 COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
-.PHONY: help servers servers-long test test-long long-soak long-suites long-idle long-fuzz long-rest long-alone test-under-load model lint tidy install use release man packages bench performance statements bench-once lint-bench chaos soak check api
+.PHONY: help servers servers-long test test-faults test-long long-soak long-suites long-idle long-fuzz long-rest long-alone test-under-load model lint tidy install use release man packages bench performance statements bench-once lint-bench chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ test: servers ## run the tests with the race detector (minutes)
 	@echo "$(GO) test $(RACE), all packages"
 	@$(GOTEST) -hang 5m $(TESTED) -- $(RACE) -timeout 2h -skip '^TestLong[A-Z]'
 
-test-long: servers-long ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core twenty times (18 minutes)
+test-long: servers-long ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core twenty times (half an hour)
 	$(COMPILE)
 	@$(MAKE) -j 5 long-soak long-suites long-idle long-fuzz long-rest
 	@$(MAKE) long-alone
@@ -79,6 +79,10 @@ long-rest: long-idle
 
 long-alone:
 	$(GO) test -p 1 $(RACE) -timeout 15m -run '^TestLong[A-Z]' $(ALONE)
+
+test-faults: servers ## late calls on all stores, and chaos in eight cells (four minutes)
+	$(GO) test -vet=off -timeout 30m -run '^TestLongLateCalls$$' ./proof/faultfuzz
+	$(GO) test -vet=off -timeout 30m -run '^TestLongCells$$/^($(CELLS))$$' ./proof/chaos
 
 test-under-load: ## run make test beside four processes that burn CPU; this finds tests that a busy machine breaks
 	@for i in 1 2 3 4; do sh -c 'while :; do :; done' & burners="$$burners $$!"; done; \
@@ -146,4 +150,4 @@ api: ## write the listing of the public API anew
 lint-bench:
 	nice -n 19 $(MAKE) lint & $(MAKE) bench-once && wait $$!
 
-check: test test-long lint-bench ## what CI runs
+check: test test-faults lint-bench ## what CI runs
