@@ -60,7 +60,7 @@ var (
 	urlPaths  = []string{"", "/", "/0", "/-1", "/a/b", "//", "/../..", "/%00", "/%zz", "/é", "/a?b", "#f", "/" + strings.Repeat("x", 70_000)}
 	urlParams = []string{
 		"timeout", "prefix", "layout", "pubsub", "replicas", "replica_timeout", "scripts", "ca", "cert", "key", "servername", "sentinel_user", "sentinel_password",
-		"sentinel_tls", "db", "detached", "acl", "strategy", "level", "table", "create", "pooler", "max_connections", "onewriter", "name", "tls", "socket", "readTimeout",
+		"sentinel_tls", "db", "acl", "strategy", "level", "table", "create", "pooler", "max_connections", "onewriter", "name", "tls", "socket", "readTimeout",
 		"writeTimeout", "allowCleartextPasswords", "sslmode", "sslrootcert", "host", "password_file", "member", "group", "search_path", "no such", "",
 	}
 	urlValues = []string{

@@ -190,9 +190,6 @@ func parseURL(u *url.URL) (*urlConfig, error) {
 		return nil, err
 	}
 	p := driver.NewParams(u)
-	if p.String("detached", "") != "" {
-		return nil, fmt.Errorf("%w: parameter detached is no longer needed: every hold outlives its connection, and ends with its own TTL", driver.ErrInvalid)
-	}
 	c := &urlConfig{scheme: u.Scheme, addrs: addrs, timeout: p.Duration("timeout", defaultTimeout)}
 	login, err := netaddr.Login(u, p)
 	if err != nil {

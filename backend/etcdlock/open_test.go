@@ -69,7 +69,6 @@ func TestOpenBadURLs(t *testing.T) {
 	} {
 		openFails(t, u, u, true)
 	}
-	openFails(t, "a parameter of former versions", "etcd://h?detached=true", true, "detached is no longer needed")
 }
 
 func TestURLs(t *testing.T) {
