@@ -26,6 +26,21 @@ func redis(args ...string) func(*scene) {
 	}
 }
 
+// valkey starts a server which has commands that Redis has not.
+func valkey(s *scene) {
+	srv := testserver.Valkey(s.T, "--appendonly", "yes", "--appendfsync", "always")
+	s.server, s.proxy = srv, faultproxy.New(s.T, srv.Addr())
+	s.url, s.direct = "redis://"+s.proxy.Addr(), srv.URL()
+}
+
+// ownClient is a deployment whose programs lock through a client of go-redis that they have already.
+func ownClient(start func(*scene)) func(*scene) {
+	return func(s *scene) {
+		start(s)
+		s.client = "go-redis"
+	}
+}
+
 // command returns a fault that is a command of Redis.
 func command(name string, commands ...[]string) fault {
 	return fault{name, 0.2, func(s *scene) func() {
@@ -104,6 +119,8 @@ func redisCells() []cell {
 	}
 	memory := deployment{name: "redis-memory", title: "Redis, no persistence", ttl: time.Second, start: redis()}
 	cluster := deployment{name: "redis-cluster", title: "Redis Cluster", ttl: 3 * time.Second, start: redisCluster}
+	own := deployment{name: "redis-own", title: "Redis, through a program's go-redis client", ttl: time.Second, start: ownClient(aof.start)}
+	valkey := deployment{name: "valkey", title: "Valkey, AOF always", ttl: time.Second, start: valkey}
 	replicated := deployment{name: "redis-sentinel", title: "Redis Sentinel", ttl: 3 * time.Second, start: sentinel}
 	return []cell{
 		{aof, killClient, "kill-client", safe},
@@ -128,6 +145,14 @@ func redisCells() []cell {
 		{withDisk(everysec), fullDisk, "full-disk", safe},
 		{memory, bounceServer, "bounce-server", withFences},
 		{withClock(memory), forgetAndBack, "forget-clock-back", unsafe},
+		{own, killClient, "kill-client", safe},
+		{own, killServer, "kill-server", safe},
+		{own, cutConnections, "cut", safe},
+		{own, blackHole, "black-hole", safe},
+		{own, loseAnswers, "lose-answers", safe},
+		{valkey, killClient, "kill-client", safe},
+		{valkey, killServer, "kill-server", safe},
+		{valkey, loseAnswers, "lose-answers", safe},
 		{replicated, failover, "failover", withFences},
 		{cluster, takeover, "failover", withFences},
 	}

@@ -29,6 +29,18 @@ func served(s *scene) {
 	s.url = "http://" + s.proxy.Addr()
 }
 
+// servedTwice starts two servers before one Redis, which are away by different times. Faults hit the one that is further away.
+func servedTwice(s *scene) {
+	served(s)
+	near := &lockServer{t: s.T, store: s.direct, addr: testserver.FreeAddr(s.T)}
+	near.Start()
+	s.Cleanup(near.Kill)
+	front := faultproxy.New(s.T, near.addr)
+	front.Delay(5 * time.Millisecond)
+	s.proxy.Delay(20 * time.Millisecond)
+	s.url += "," + front.Addr()
+}
+
 // cli is the command, built once.
 var cli = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "build", "-o", cliPath(), "github.com/distlock/distlock/cmd/distlock").CombinedOutput()
@@ -72,5 +84,12 @@ func (l *lockServer) Pause()  { l.cmd.Process.Signal(syscall.SIGSTOP) }
 func (l *lockServer) Resume() { l.cmd.Process.Signal(syscall.SIGCONT) }
 
 func servedCells() []cell {
-	return networkCells(deployment{name: "served", title: "`distlock serve` before Redis", ttl: 2 * time.Second, start: served})
+	two := deployment{name: "served-two", title: "two of `distlock serve` before Redis, at different distances", ttl: 2 * time.Second, start: servedTwice}
+	return append(networkCells(deployment{name: "served", title: "`distlock serve` before Redis", ttl: 2 * time.Second, start: served}), []cell{
+		{two, killClient, "kill-client", safe},
+		{two, killServer, "kill-server", safe},
+		{two, pauseServer, "pause-server", safe},
+		{two, cutConnections, "cut", safe},
+		{two, loseAnswers, "lose-answers", safe},
+	}...)
 }

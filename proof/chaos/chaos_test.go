@@ -61,13 +61,14 @@ type form struct {
 	starves      time.Duration // a call that waits for longer than that was forgotten
 	goroutines   int           // of a process, that want the hot lock and the cold ones
 	brief        int           // goroutines of a process that want the brief locks
+	mixed        int           // … and the mixed ones
 	trace        bool          // what is asked of the backend about the hot lock is noted
 	atOnce       int           // cells; many that are busy get in each other's way
 }
 
 var (
-	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 2 * time.Minute, starves: 3 * time.Minute, brief: 1, goroutines: 4, atOnce: 4}
-	fullForm  = form{rounds: 4, most: 60, lasts: 20 * time.Second, holds: 2_000, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6, goroutines: 4, atOnce: 2}
+	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 2 * time.Minute, starves: 3 * time.Minute, brief: 1, mixed: 3, goroutines: 4, atOnce: 4}
+	fullForm  = form{rounds: 4, most: 60, lasts: 20 * time.Second, holds: 2_000, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6, mixed: 6, goroutines: 4, atOnce: 2}
 	full      = flag.Bool("full", false, "run the cells at length, and write results.json")
 )
 
@@ -118,7 +119,7 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	var socket string
 	s.register, socket = startRegister(t)
 	began := now()
-	s.crew = hire(t, config{URL: s.url, Socket: socket, Goroutines: f.goroutines, Brief: f.brief, TTL: c.ttl, Trace: f.trace}, processes)
+	s.crew = hire(t, config{URL: s.url, Client: s.client, Socket: socket, Goroutines: f.goroutines, Brief: f.brief, Mixed: f.mixed, TTL: c.ttl, Trace: f.trace}, processes)
 	if !s.crew.awaitGrant(began, 3*time.Minute) {
 		t.Fatalf("no lock is granted: %v", s.crew.errors)
 	}
@@ -159,7 +160,7 @@ func leftovers(s *scene, most time.Duration) (left []string) {
 	defer locks.Close()
 	for end := time.Now().Add(most); ; time.Sleep(50 * time.Millisecond) {
 		left = nil
-		for _, name := range slices.Concat([]string{hot}, cold, brief) {
+		for _, name := range slices.Concat([]string{hot}, cold, brief, mixed) {
 			switch held, err := isHeld(locks, name); {
 			case err != nil:
 				left = append(left, err.Error())

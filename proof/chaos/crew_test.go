@@ -190,7 +190,9 @@ func (c *crew) seen() (holds []judge.Hold) {
 }
 
 // isBrief reports whether a hold says nothing about how long a lock is waited for: others of its kind are granted all the time.
-func isBrief(h judge.Hold) bool { return slices.Contains(brief, h.Name) }
+func isBrief(h judge.Hold) bool {
+	return slices.Contains(brief, h.Name) || slices.Contains(mixed, h.Name)
+}
 
 // awaitGrant returns when a lock that is not brief was granted since then, or reports that none was in the time.
 func (c *crew) awaitGrant(since int64, most time.Duration) bool {

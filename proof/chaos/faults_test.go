@@ -25,6 +25,7 @@ import (
 type scene struct {
 	*testing.T
 	url           string            // where workers find the backend
+	client        string            // config.Client
 	direct        string            // a URL that no fault of the network reaches; empty: url
 	server        server            // the only one
 	etcd          server            // that an API server keeps all in

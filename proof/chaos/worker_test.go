@@ -15,9 +15,11 @@ import (
 
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/all"
+	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/trace"
 	"github.com/distlock/distlock/proof/chaos/internal/judge"
+	goredis "github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,10 +43,12 @@ var (
 // config is a worker's configuration, which its parent sends.
 type config struct {
 	URL        string // of the backend
+	Client     string // "go-redis": the program's own client; empty: none
 	Socket     string // of the register
 	Process    int
 	Goroutines int
 	Brief      int // how many more goroutines want the brief locks
+	Mixed      int // … and the mixed ones
 	TTL        time.Duration
 	Trace      bool // it notes what it asks the backend about the hot lock, too
 }
@@ -123,6 +127,14 @@ func (w *worker) run() error {
 			}
 		})
 	}
+	for range w.Mixed {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				w.mixedTurn(ctx, locks)
+				time.Sleep(rand.N(50 * time.Millisecond))
+			}
+		})
+	}
 	wg.Wait()
 	locks.Close() // fails if releases had no answer; the parent looks at what is left
 	return nil
@@ -130,12 +142,12 @@ func (w *worker) run() error {
 
 func (w *worker) open(ctx context.Context) (*distlock.Client, error) {
 	options := &distlock.Options{TTL: w.TTL}
-	if !w.Trace {
-		return distlock.Open(ctx, w.URL, options)
-	}
-	b, err := driver.Open(ctx, w.URL)
+	b, err := w.backend(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if !w.Trace {
+		return distlock.New(b, options)
 	}
 	w.trace = trace.New(func() time.Duration { return time.Duration(now()) }, func(e trace.Event) {
 		if e.Name == hot {
@@ -144,6 +156,18 @@ func (w *worker) open(ctx context.Context) (*distlock.Client, error) {
 		}
 	})
 	return distlock.New(w.trace.Backend(b), options)
+}
+
+// backend opens the URL, or makes a backend of a client that a program has already.
+func (w *worker) backend(ctx context.Context) (driver.Backend, error) {
+	if w.Client == "" {
+		return driver.Open(ctx, w.URL)
+	}
+	o, err := goredis.ParseURL(w.URL)
+	if err != nil {
+		return nil, err
+	}
+	return redislock.NewGoRedis(goredis.NewClient(o), nil)
 }
 
 // measureStalls calls longer for each time in which the machine did not let this process run that is longer than those before,
@@ -176,18 +200,13 @@ func (w *worker) turn(ctx context.Context, locks *distlock.Client, name string, 
 		time.Sleep(10 * time.Millisecond)
 		return
 	}
-	h.Owner, h.Fence, h.Deadline = lease.Owner(), lease.Fence(), deadline(lease)
-	w.emit("grant", h)
-	if w.trace != nil {
-		w.trace.Lease(lease)
-	}
-	var ended atomic.Int64
-	context.AfterFunc(lease.Context(), func() { ended.CompareAndSwap(0, now()) })
-	w.update(lease, works)
-	h.Deadline = deadline(lease)
-	ended.CompareAndSwap(0, now())
-	h.End = ended.Load()
-	w.emit("end", h)                   // before another can have the lock, should this process be killed
+	h.Fence = lease.Fence()
+	w.held(lease, h, func() {
+		if w.trace != nil {
+			w.trace.Lease(lease)
+		}
+		w.update(lease, works)
+	})
 	lease.Unlock(context.Background()) // fails if the lease was lost, or without an answer
 }
 

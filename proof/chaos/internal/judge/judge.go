@@ -14,6 +14,8 @@ import (
 type Hold struct {
 	Process, ID int
 	Name        string
+	Kind        string // of those that it may have beside it; empty: none
+	Room        int    // for how many of its kind there is room
 	Owner       string // the same for leases that a process passes on inside
 	Fence       uint64
 	Call        int64 // when Lock was called
@@ -29,23 +31,30 @@ func (h Hold) Trusted() int64 { return min(h.End, h.Deadline) }
 // Believed returns until when the holder believed that it had the lock.
 func (h Hold) Believed() int64 { return h.End }
 
-// Overlaps returns how many holds began while another holder of that name still had the lock, to the time that until
+// Overlaps returns how many holds began while others of that name had the lock that may not be beside them, to the time that until
 // says.
 func Overlaps(all []Hold, until func(Hold) int64) (n int) {
 	for _, holds := range byName(all, until) {
-		var end int64
+		var had []Hold
 		for _, h := range holds {
-			if h.Grant < end {
+			had = slices.DeleteFunc(had, func(o Hold) bool { return until(o) <= h.Grant })
+			if !h.fits(had) {
 				n++
 			}
-			end = max(end, until(h))
+			had = append(had, h)
 		}
 	}
 	return n
 }
 
+// fits reports whether a hold may begin beside others.
+func (h Hold) fits(beside []Hold) bool {
+	alone := func(o Hold) bool { return h.Kind == "" || o.Kind != h.Kind }
+	return len(beside) == 0 || len(beside) < h.Room && !slices.ContainsFunc(beside, alone)
+}
+
 // FenceFaults returns how many fences are not greater than the fence of a lease that was granted before the call, or
-// are not unique. A process that passes a lock on inside goes on with the fences of its grant, so such a lease counts as
+// are not unique among those that may have none beside them. A fence of 0 is not known. A process that passes a lock on inside goes on with the fences of its grant, so such a lease counts as
 // called when that grant was.
 func FenceFaults(all []Hold) (n int) {
 	type span struct {
@@ -58,13 +67,16 @@ func FenceFaults(all []Hold) (n int) {
 		calls := map[span]int64{} // of the grants that can be passed on
 		for i, h := range holds {
 			greatest[i+1] = max(greatest[i], h.Fence)
+			if h.Fence == 0 {
+				continue
+			}
 			call, passedOn := calls[span{h.Owner, h.Fence}]
 			if !passedOn {
 				call = h.Call
 			}
 			calls[span{h.Owner, h.Fence + 1}] = call
 			before, _ := slices.BinarySearchFunc(holds, call, func(h Hold, t int64) int { return cmp.Compare(h.Grant, t) })
-			if h.Fence <= greatest[before] || seen[h.Fence] {
+			if h.Fence <= greatest[before] || h.Kind == "" && seen[h.Fence] {
 				n++
 			}
 			seen[h.Fence] = true
@@ -73,10 +85,10 @@ func FenceFaults(all []Hold) (n int) {
 	return n
 }
 
-// Orderly reports whether the holds of each name are one after the other, with fences that increase. The same is what
-// Linearizable finds out in a way of its own.
+// Orderly reports whether the holds of each name are one after the other, with fences that increase. Names whose holds have kinds are
+// left to Overlaps. The same is what Linearizable finds out in a way of its own.
 func Orderly(all []Hold) bool {
-	for _, holds := range byName(all, Hold.Trusted) {
+	for _, holds := range mutexes(all) {
 		var last Hold
 		for _, h := range holds {
 			if h.Grant < last.Trusted() || h.Fence <= last.Fence {
@@ -92,7 +104,7 @@ func Orderly(all []Hold) bool {
 // effect between its call and its return, and each hold lasts until it is not trusted any more.
 func Linearizable(all []Hold) porcupine.CheckResult {
 	result := porcupine.Ok
-	for _, holds := range byName(all, Hold.Trusted) {
+	for _, holds := range mutexes(all) {
 		var ops []porcupine.Operation
 		for i, h := range holds {
 			ops = append(ops,
@@ -162,6 +174,17 @@ func Healed(holds []Hold, heals []int64) (longest time.Duration, ok bool) {
 		longest = max(longest, time.Duration(next-heal))
 	}
 	return longest, true
+}
+
+// mutexes returns the holds of names that are of one kind, by their names.
+func mutexes(all []Hold) map[string][]Hold {
+	names := byName(all, Hold.Trusted)
+	for _, h := range all {
+		if h.Kind != "" {
+			delete(names, h.Name)
+		}
+	}
+	return names
 }
 
 // byName returns the holds of each name in the order of their grants. With until, it leaves out holds that were over

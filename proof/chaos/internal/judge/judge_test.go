@@ -62,6 +62,34 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
+// Readers have readers beside them, permits as many as there are, and neither has anybody else.
+func TestKindsBesideEachOther(t *testing.T) {
+	of := func(h Hold, kind string, room int) Hold {
+		h.Kind, h.Room = kind, room
+		return h
+	}
+	reader := func(fence uint64, grant, end int64) Hold { return of(hold(fence, grant, end), "read", 100) }
+	permit := func(fence uint64, grant, end int64) Hold { return of(hold(fence, grant, end), "permits", 2) }
+	for name, c := range map[string]struct {
+		holds            []Hold
+		overlaps, faults int
+	}{
+		"readers":                      {[]Hold{reader(1, 10, 50), reader(2, 20, 40), reader(3, 30, 60)}, 0, 0},
+		"a writer beside a reader":     {[]Hold{reader(1, 10, 50), hold(2, 20, 40)}, 1, 0},
+		"a reader beside a writer":     {[]Hold{hold(1, 10, 50), reader(2, 20, 40)}, 1, 0},
+		"a writer after readers":       {[]Hold{reader(1, 10, 50), reader(2, 20, 40), hold(3, 50, 60)}, 0, 0},
+		"a permit beside a reader":     {[]Hold{reader(1, 10, 50), permit(2, 20, 40)}, 1, 0},
+		"as many permits as there are": {[]Hold{permit(1, 10, 50), permit(2, 20, 30), permit(3, 30, 60)}, 0, 0},
+		"a permit too many":            {[]Hold{permit(1, 10, 50), permit(2, 20, 31), permit(3, 30, 60)}, 1, 0},
+		"a writer's fence goes back":   {[]Hold{reader(4, 10, 20), hold(3, 30, 40)}, 0, 1},
+		"a fence that is not known":    {[]Hold{hold(4, 10, 20), reader(0, 30, 40), hold(5, 50, 60)}, 0, 0},
+	} {
+		if overlaps, faults := Overlaps(c.holds, Hold.Trusted), FenceFaults(c.holds); overlaps != c.overlaps || faults != c.faults {
+			t.Errorf("%s: %d overlaps and %d fence faults; want %+v", name, overlaps, faults, c)
+		}
+	}
+}
+
 // The judge and porcupine agree on random histories, of which many are legal.
 func TestAgreesWithPorcupine(t *testing.T) {
 	legal, all := 0, 10_000
