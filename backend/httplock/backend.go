@@ -38,7 +38,7 @@ var (
 
 // newBackend makes a Backend of a client that has seen its server.
 func newBackend(c *client, life context.Context, stop context.CancelCauseFunc) *Backend {
-	b := &Backend{client: c, caps: c.caps, late: lateAttempts{at: map[string]map[*endpoint]bool{}}, life: life, stop: stop}
+	b := &Backend{client: c, caps: c.caps, late: lateAttempts{at: map[string]arrivals{}}, life: life, stop: stop}
 	b.news = newNews(c, life, b.goTask)
 	b.caller = &caller{client: c, life: life, begin: b.goTask}
 	if c.caps.Revocable != 0 {

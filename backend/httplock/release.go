@@ -16,8 +16,11 @@ import (
 // lateAttempts knows at which servers attempts without an answer may yet arrive. It is safe for concurrent use.
 type lateAttempts struct {
 	mu sync.Mutex
-	at map[string]map[*endpoint]bool // by Owner
+	at map[string]arrivals // by Owner
 }
+
+// arrivals are until when an attempt may arrive at a server.
+type arrivals map[*endpoint]time.Time
 
 // lateTime is how much longer than its TTL an attempt may take to arrive, and how long one release of it may take.
 const lateTime = 10 * time.Second
@@ -32,10 +35,15 @@ func (l *lateAttempts) note(h driver.Hold, err error) {
 	defer l.mu.Unlock()
 	server := t[len(t)-1].server
 	if l.at[h.Owner] == nil {
-		l.at[h.Owner] = map[*endpoint]bool{}
+		l.at[h.Owner] = arrivals{}
 	}
-	l.at[h.Owner][server] = true
-	time.AfterFunc(h.TTL+lateTime, func() { l.forget(h.Owner, server) })
+	until := time.Now().Add(h.TTL + lateTime)
+	l.at[h.Owner][server] = until
+	time.AfterFunc(h.TTL+lateTime, func() {
+		if l.of(h.Owner)[server] == until { // or there was another attempt
+			l.forget(h.Owner, server)
+		}
+	})
 }
 
 // forget notes that at a server no attempt of an Owner takes anything any more.
@@ -49,7 +57,7 @@ func (l *lateAttempts) forget(owner string, server *endpoint) {
 }
 
 // of returns the servers at which attempts of an Owner may yet arrive.
-func (l *lateAttempts) of(owner string) map[*endpoint]bool {
+func (l *lateAttempts) of(owner string) arrivals {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.at[owner])
@@ -67,7 +75,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if late := b.late.of(h.Owner); late == nil {
 		err = b.caller.call(ctx, "release", q, nil, nil)
 	} else {
-		late[b.client.inUse()] = true
+		late[b.client.inUse()] = time.Time{}
 		err = b.releaseLate(ctx, h.Owner, q, late)
 	}
 	b.worked(err)
@@ -82,7 +90,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 
 // releaseLate releases an Owner at several servers, side by side, since some may be silent. That it had nothing is a fact if none of
 // these releases may have ended it, and no attempt may arrive any more.
-func (b *Backend) releaseLate(ctx context.Context, owner string, q request, at map[*endpoint]bool) error {
+func (b *Backend) releaseLate(ctx context.Context, owner string, q request, at arrivals) error {
 	answers := make(chan error, len(at))
 	for s := range at {
 		if !b.goTask(func() { answers <- b.releaseAt(s, owner, q) }) {
