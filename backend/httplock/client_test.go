@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -145,6 +146,10 @@ func TestDenied(t *testing.T) {
 		}
 		once := map[string]bool{"Inspect": true, "List": true, "Revoke": true, "Acquire": !worked}
 		for call, err := range calls(soon(t), b, r) {
+			if call == "Watch" {
+				expect.OK(t, err, "a watch that is armed later")
+				continue
+			}
 			if errors.Is(err, driver.ErrUnsent) == once[call] || errors.Is(err, driver.ErrInvalid) != once[call] || driver.Final(err) != once[call] {
 				t.Errorf("%s, worked before %v: %v", call, worked, err)
 			}
@@ -170,6 +175,10 @@ func TestFacts(t *testing.T) {
 		for call, err := range calls(soon(t), b, requestFor("job")) {
 			if call == "Renew" && (kind == httpwire.Lost || kind == httpwire.Held) {
 				noFact(t, "a renewal of several holds", err)
+				continue
+			}
+			if call == "Watch" && kind == httpwire.Unsent {
+				expect.OK(t, err, "a watch that is armed later")
 				continue
 			}
 			expect.Be(t, err, want, call, kind)
@@ -231,7 +240,7 @@ func TestNothingIsSentTwice(t *testing.T) {
 			for path, call := range map[string]func() error{
 				"/v1/acquire":       func() error { _, err := b.Acquire(soon(t), r); return err },
 				"/v1/renew":         func() error { return b.Renew(soon(t), []driver.Hold{r.Hold})[0] },
-				"/v1/release":       func() error { return b.Release(soon(t), r.Hold) },
+				"/v1/release":       func() error { return b.Release(soon(t), requestFor("job").Hold) }, // that of r goes to both servers
 				"/v1/locks/job/ask": func() error { return b.Revoke(soon(t), r.Hold) },
 			} {
 				b.client.current.Store(0)
@@ -315,6 +324,10 @@ func TestOtherBackend(t *testing.T) {
 	noFact(t, "an answer of another backend", err)
 	before := f.called("/v1/acquire")
 	for call, err := range calls(soon(t), b, requestFor("job")) {
+		if call == "Watch" { // it is armed later
+			expect.OK(t, err)
+			continue
+		}
 		if !errors.Is(err, driver.ErrUnsent) || driver.Final(err) || !strings.Contains(err.Error(), `"store:2", and was "store:1/a b"`) {
 			t.Errorf("%s: %v", call, err)
 		}
@@ -441,6 +454,27 @@ func TestReleaseFollowsItsAttempt(t *testing.T) {
 		expect.Equal(t, one.called("/v1/release"), 1+c.sent, what)
 		eventually(t, what, func() bool { return b.late.of(r.Owner) == nil })
 	}
+}
+
+// An attempt may arrive for its TTL and a time, counted from the last one.
+func TestLateAttemptsAreKeptFromTheLastOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, s := lateAttempts{at: map[string]arrivals{}}, &endpoint{}
+		h := driver.Hold{Owner: "a", TTL: time.Minute}
+		for range 3 {
+			l.note(h, tried{{s, errors.New("no answer")}})
+			time.Sleep(h.TTL)
+		}
+		time.Sleep(lateTime - time.Millisecond)
+		if l.of("a") == nil {
+			t.Error("the last attempt is forgotten")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if l.of("a") != nil {
+			t.Error("it is never forgotten")
+		}
+	})
 }
 
 // Close ends what is under way, whose outcome is unknown.

@@ -44,6 +44,11 @@ var (
 	errFirst = errors.New("the stream of events does not begin as it must")
 )
 
+// brokenStream returns a stream that has no events.
+func brokenStream() *stream {
+	return &stream{lines: bufio.NewScanner(strings.NewReader("")), close: func() {}}
+}
+
 // sendFunc sends the request for a stream.
 type sendFunc func(ctx context.Context) (*answer, error)
 

@@ -9,8 +9,8 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Watch opens a stream, which is armed when it returns. It returns ErrSkip if the server's backend has no
-// Watch for r.
+// Watch opens a stream, which is armed when it returns. If no server takes it now, it is opened later, and signals once it is
+// armed. It returns ErrSkip if the server's backend has no Watch for r.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.checkRequest(r); err != nil {
 		return driver.Watch{}, err
@@ -21,6 +21,9 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	var end context.CancelFunc
 	w.life, end = context.WithCancel(b.life)
 	s, err := w.open(ctx)
+	if errors.Is(err, driver.ErrUnsent) && ctx.Err() == nil { // without a watch the core would poll, and ask for one each time
+		s, err = brokenStream(), nil
+	}
 	if err == nil && !b.goTask(func() { w.run(s) }) {
 		s.close()
 		err = driver.ErrClosed

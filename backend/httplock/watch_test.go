@@ -69,6 +69,36 @@ func TestWatchIsArmedAgain(t *testing.T) {
 	})
 }
 
+// A watch for which no server has room is armed later, and signals then: the core polls without a watch.
+func TestWatchIsArmedLater(t *testing.T) {
+	t.Parallel()
+	one, two := newFake(t), newFake(t)
+	b := openAll(t, one, two)
+	for _, f := range []*fake{one, two} {
+		f.answer("/v1/watch", f.problem(httpwire.Unsent))
+	}
+	w := must.Get(b.Watch(soon(t), requestFor("job")))(t)
+	eventually(t, "it asks again", func() bool { return one.called("/v1/watch") > 2 })
+	select {
+	case <-w.Ready:
+		t.Error("a signal, and no server has room")
+	default:
+	}
+	two.answer("/v1/watch", nil)
+	wantSignal(t, w, "there is room")
+	w.Close()
+	for _, f := range []*fake{one, two} {
+		f.Close()
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Watch(over, requestFor("job")); err == nil {
+		t.Error("a watch of a caller that has gone")
+	}
+	must.OK(t, b.Close())
+	expect.Be(t, expect.Err(b.Watch(soon(t), requestFor("job"))), driver.ErrClosed, "after Close")
+}
+
 // A stream without pings is broken: the network may have swallowed a signal.
 func TestSilentWatch(t *testing.T) {
 	t.Parallel()
