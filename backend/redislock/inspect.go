@@ -27,7 +27,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	key := b.layout.Prefix + name
 	seen, err := b.storage.Read(ctx, key)
 	if err != nil {
-		return driver.Info{}, b.fail("inspect", name, err)
+		return driver.Info{}, b.fail("inspect", name, redisconn.Final(err, b.works.Load()))
 	}
 	info := b.layout.Info(name, seen)
 	if info == nil {
@@ -87,7 +87,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 	servers, err := b.client.All(ctx)
 	if err != nil {
-		return fmt.Errorf("redislock: list: %w", redisconn.Explain(err))
+		return fmt.Errorf("redislock: list: %w", redisconn.Final(redisconn.Explain(err), b.works.Load()))
 	}
 	shown := map[string]bool{}
 	show := func(key string) bool {
@@ -100,7 +100,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	for _, s := range servers {
 		more, err := b.listServer(ctx, s, prefix, show)
 		if err != nil {
-			return fmt.Errorf("redislock: list: %w", err)
+			return fmt.Errorf("redislock: list: %w", redisconn.Final(err, b.works.Load()))
 		}
 		if !more {
 			return nil

@@ -139,14 +139,17 @@ func TestMissingRightIsToldAtOnce(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	for _, query := range []string{"", "layout=redisson", "scripts=off"} {
 		u, name := userURL(t, query, srv)
-		mustDo(t, srv, "ACL", "SETUSER", name, "resetkeys", "~others:*")
+		mustDo(t, srv, "ACL", "SETUSER", name, "resetkeys", "~others:*", "-scan")
 		b := openAt(t, u.String(), Options{})
 		attempt := func() error {
 			_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
 			return err
 		}
-		if err := attempt(); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "docs/backends/redis.md") {
-			t.Errorf("%s: a right that is missing: %v; want ErrInvalid", query, err)
+		_, inspect := b.Inspect(t.Context(), "x")
+		for what, err := range map[string]error{"acquire": attempt(), "inspect": inspect, "list": b.List(t.Context(), "", func(string) bool { return true })} {
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "docs/backends/redis.md") {
+				t.Errorf("%s: %s: a right that is missing: %v; want ErrInvalid", query, what, err)
+			}
 		}
 		mustDo(t, srv, "ACL", "SETUSER", name, "allkeys")
 		if err := attempt(); err != nil {

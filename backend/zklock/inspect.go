@@ -19,7 +19,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	}
 	_, state, err := b.readState(ctx, name)
 	if err != nil {
-		return driver.Info{}, b.fail("inspect", name, err)
+		return driver.Info{}, b.fail("inspect", name, b.firstCall(err))
 	}
 	info := driver.Info{Name: name, Holders: holdersOf(state.holders), Waiters: holdersOf(state.waiters)}
 	info.WaiterCount = len(info.Waiters)

@@ -147,6 +147,9 @@ func TestACL(t *testing.T) {
 				t.Errorf("%v\nlacks the user or the path", err)
 			}
 		}
+		if _, err := b.Inspect(t.Context(), r.Name); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), user) {
+			t.Errorf("inspect: %v", err)
+		}
 		if err := b.Release(t.Context(), r.Hold); err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), user) {
 			t.Errorf("release: %v", err)
 		}

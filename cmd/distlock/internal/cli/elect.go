@@ -55,7 +55,7 @@ Elect outlives its terms:
 Exit codes:
   the command's      128+n if signal n ended it
   1    another failure
-  64   wrong usage
+  64   wrong usage, or a right that is missing
   69   the server can't be reached at the start; later on, elect waits for it
   76   the term was lost while the command was ending because of a signal to elect
   126  the command can't be run

@@ -39,7 +39,7 @@ MySQL and PostgreSQL, in etcd, Kubernetes and S3, and through distlock serve.
 
 Exit codes:
   1    another failure
-  64   wrong usage, or a server whose locks end with their connection
+  64   wrong usage, a right that is missing, or a server whose locks end with their connection
   69   the server can't be reached
   75   busy: another client holds the lock, even after --wait
   76   the lock was lost before its owner was printed`

@@ -212,7 +212,7 @@ and
 Exit codes:
   the command's      128+n if signal n ended it
   1    another failure
-  64   wrong usage, or a kind of lock that this server does not support
+  64   wrong usage, a right that is missing, or a kind of lock that this server does not support
   69   the server can't be reached
   75   busy: another client holds the lock, even after --wait (see --busy-code)
   76   the lock was lost while the command ran

@@ -67,6 +67,9 @@ var (
 	whatIsRight = regexp.MustCompile(`\bwants? |want: |did you mean |see distlock|--help$|known: |registered|\buse |give |needs |must |remove |minimum|make it first|is not (UTF-8|an SQLite database)|refuses|may not|has not the right|does(n't| not) know|has no |needs an argument|another|holds a|no such file`)
 )
 
+// missingRight is what servers say of a right that was never there.
+var missingRight = regexp.MustCompile(`may not do this|has not the right|lacks a right|is not let in|refuses this user`)
+
 // badMessage returns what is wrong with an answer, whatever the input was.
 func badMessage(code int, out, err string) string {
 	switch {
@@ -82,6 +85,8 @@ func badMessage(code int, out, err string) string {
 		return "it begins with the words of a driver"
 	case code == exitUsage && !whatIsRight.MatchString(err):
 		return "it does not say what would be right"
+	case code != exitUsage && missingRight.MatchString(err):
+		return "a missing right has another exit code"
 	case len(err) > 420:
 		return "it is long"
 	}
@@ -106,6 +111,7 @@ func TestBadMessages(t *testing.T) {
 		{69, "", "distlock: open \"redis://h\": dial tcp: refused\n", "it begins with the words of a driver"},
 		{69, "", "distlock: open \"redis://h\": redislock: refused\n", "it begins with the words of a driver"},
 		{64, "", "distlock: run: no name\n", "it does not say what would be right"},
+		{69, "", "distlock: list: backend unavailable: the server's user may not do this\n", "a missing right has another exit code"},
 		{69, "", "distlock: " + strings.Repeat("x", 500) + "\n", "it is long"},
 	} {
 		if got := badMessage(test.code, test.out, test.err); got != test.is {
