@@ -53,7 +53,7 @@ stays until that time is over, and a host that dies lets go with its session: th
 clock is behind runs the tick again.
 
 Each job needs a name of its own: of two that share one, a tick runs one, and the other says so
-only where both are of this host and of different commands.
+only where both are of this host, and of different programs or lines for the shell.
 
 A server is needed that all hosts reach, by --url, ` + urlVariable + ` or the file /etc/distlock.url,
 since cron starts commands without the variables of a login. --local is for one host.

@@ -75,8 +75,10 @@ func (a *acquirer) reset() {
 func (o *runOptions) namesake(err error) string {
 	var held *distlock.HeldError
 	if host, _ := os.Hostname(); o.verb == "cron" && errors.As(err, &held) {
+		line := o.clientOptions(nil).Meta["line"]
 		for _, h := range held.Holders {
-			if other := h.Meta["program"]; h.Meta["host"] == host && other != "" && other != o.program() {
+			other, same := h.Meta["program"], h.Meta["line"] == "" || line == "" || h.Meta["line"] == line
+			if h.Meta["host"] == host && other != "" && (other != o.program() || !same) {
 				return other
 			}
 		}
@@ -91,7 +93,7 @@ func (a *app) outcomeOfWait(o *runOptions, err error) error {
 	}
 	if o.skipOK {
 		if other := o.namesake(err); other != "" {
-			a.warnf("skipped: %s of this host has lock %s: jobs that share a name take turns; want a name for each", quoted(other), quoted(o.names[0]))
+			a.warnf("skipped: another job of this host, %s, has lock %s: jobs that share a name take turns; want a name for each", quoted(other), quoted(o.names[0]))
 		} else if errors.Is(err, errWatched) {
 			a.warnf("skipped: %w", err)
 		} else {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -33,12 +35,21 @@ func TestAnInterruptedCheckSaysSo(t *testing.T) {
 // Two scheduled jobs that share a name by mistake are told: one of them might never run.
 func TestJobsThatShareAName(t *testing.T) {
 	url := lockFile(t)
-	start(t, url, "cron", "--every", "1h", "nightly", "--", "true").must(0)
-	if p := start(t, url, "cron", "--every", "1h", "nightly", "--", "true").must(0); p.errors.String() != "" {
-		t.Errorf("the same job: %s", p.errors.String())
-	}
-	if p := start(t, url, "cron", "--every", "1h", "nightly", "--", "echo").must(0); !strings.Contains(p.errors.String(), `skipped: "true" of this host has lock "nightly"`) || p.out.String() != "" {
-		t.Errorf("another job: %s%s", p.errors.String(), p.out.String())
+	for name, jobs := range map[string][3][]string{ // the first, the same again, and another
+		"program":       {{"--", "true"}, {"--", "true", "today"}, {"--", "echo"}},
+		"line":          {{"-c", "true; false || :"}, {"-c", "true; false || :"}, {"-c", "echo"}},
+		"shell's line":  {{"--", "sh", "-c", "exit 0"}, {"-c", "exit 0"}, {"--", "sh", "-c", "echo"}},
+		"another shell": {{"-c", "exit 0"}, {"--", "/bin/sh", "-c", "exit 0", "0"}, {"--", "bash", "-c", "exit 0"}},
+	} {
+		cron := func(job []string) string {
+			p := start(t, url, slices.Concat([]string{"cron", "--every", "1h", name}, job)...).must(0)
+			return p.errors.String() + p.out.String()
+		}
+		cron(jobs[0])
+		expect.Equal(t, cron(jobs[1]), "", name+": the same job")
+		if said := cron(jobs[2]); !strings.Contains(said, "skipped: another job of this host, ") || strings.Count(said, "\n") != 1 {
+			t.Errorf("%s: another job: %s", name, said)
+		}
 	}
 	host, _ := os.Hostname()
 	for _, test := range []struct{ verb, host, program, want string }{
