@@ -10,7 +10,7 @@ GORACE ?= atexit_sleep_ms=50
 export GORACE
 
 # Packages whose tests start clusters: an election needs the machine, so these run one after the other.
-SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/rueidislock \
+SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn \
 	./backend/zklock ./proof/rediswrites ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./proof/chaos
 # Packages with peers in other languages and libraries, which only make test-long runs.
 PEERS = ./interop/strings ./interop/etcd ./interop/zk

@@ -48,8 +48,6 @@ const (
 
 var (
 	distlockDefault = contender{name: "distlock", open: openDistlock, ours: true}
-	distlockRueidis = contender{name: "distlock on rueidis", raw: rawRueidis, open: openDistlockRueidis, ours: true}
-	distlockGoRedis = contender{name: "distlock on go-redis", raw: rawGoRedis, open: openDistlockGoRedis, ours: true}
 	distlockFair    = contender{name: "distlock fair", open: openDistlockFair, ours: true}
 	distlockTurns   = contender{name: "distlock without hand-off", open: openDistlockTurns, ours: true}
 	rueidislockPeer = contender{name: "rueidislock", raw: rawRueidis, open: openRueidislock}
@@ -96,12 +94,12 @@ var never = contender{name: "none held", open: openDistlock, ours: true}
 
 var (
 	everybody = []contender{
-		rueidisPlain, goRedisPlain, distlockDefault, distlockRueidis, distlockGoRedis,
+		rueidisPlain, goRedisPlain, distlockDefault,
 		redsyncDefault, redsyncQuick, redislockDefault, redislockQuick, rueidislockPeer,
 	}
 	// Without waiters the pause between attempts makes no difference.
 	uncontending = []contender{
-		rueidisPlain, goRedisPlain, distlockDefault, distlockRueidis, distlockGoRedis,
+		rueidisPlain, goRedisPlain, distlockDefault,
 		redsyncDefault, redislockDefault, rueidislockPeer,
 	}
 	valkeyAlone = []contender{rueidisPlain, distlockDefault, rueidislockPeer}

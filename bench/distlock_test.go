@@ -9,12 +9,10 @@ import (
 	_ "github.com/distlock/distlock/backend/etcdlock"
 	_ "github.com/distlock/distlock/backend/mysqllock"
 	_ "github.com/distlock/distlock/backend/pglock"
-	"github.com/distlock/distlock/backend/redislock"
-	"github.com/distlock/distlock/backend/redislock/rueidislock"
+	_ "github.com/distlock/distlock/backend/redislock"
 	_ "github.com/distlock/distlock/backend/sqlitelock"
 	_ "github.com/distlock/distlock/backend/zklock"
 	"github.com/distlock/distlock/driver"
-	"github.com/redis/go-redis/v9"
 )
 
 // openDistlockAt opens a URL of servers, so that the backend creates its own client. A busy machine is slow to open.
@@ -61,27 +59,6 @@ func openDistlockTurns(addr string, ttl time.Duration) (client, error) {
 	}
 	c.(*distlockClient).options = []distlock.LockOption{distlock.WithoutHandoff()}
 	return c, nil
-}
-
-func openDistlockRueidis(addr string, ttl time.Duration) (client, error) {
-	c, err := newRueidis(addr)
-	if err != nil {
-		return nil, err
-	}
-	b, err := rueidislock.New(c, nil)
-	if err != nil {
-		return nil, err
-	}
-	return newDistlock(b, distlock.Options{TTL: ttl}, c.Close)
-}
-
-func openDistlockGoRedis(addr string, ttl time.Duration) (client, error) {
-	c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
-	b, err := redislock.NewGoRedis(c, nil)
-	if err != nil {
-		return nil, err
-	}
-	return newDistlock(b, distlock.Options{TTL: ttl}, func() { c.Close() })
 }
 
 func newDistlock(b driver.Backend, o distlock.Options, after func()) (client, error) {

@@ -10,7 +10,6 @@ require (
 	github.com/distlock/distlock/backend/mysqllock v0.0.0
 	github.com/distlock/distlock/backend/pglock v0.0.0
 	github.com/distlock/distlock/backend/redislock v0.0.0
-	github.com/distlock/distlock/backend/redislock/rueidislock v0.0.0
 	github.com/distlock/distlock/backend/sqlitelock v0.0.0
 	github.com/go-redsync/redsync/v4 v4.18.0
 	github.com/go-sql-driver/mysql v1.10.1

@@ -74,9 +74,6 @@ func (b *Backend) fail(op, name string, err error) error {
 	if errors.Is(err, driver.ErrLost) {
 		return driver.ErrLost
 	}
-	if errors.Is(err, redisconn.ErrClientClosed) && !b.closed.Load() {
-		err = fmt.Errorf("%w: the program has closed the Redis client: %w", driver.ErrClosed, err)
-	}
 	if b.closed.Load() && !driver.Final(err) {
 		return fmt.Errorf("redislock: %s %s: closed meanwhile: %w", op, driver.Quote(name), err)
 	}

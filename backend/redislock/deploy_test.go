@@ -94,14 +94,6 @@ func clusterWaysIn(d time.Duration) []way {
 
 var sentinelWays = []way{{"url", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
 	return openThrough(t, "redis+sentinel://"+strings.Join(addrs, ",")+"/"+testserver.SentinelName, opts, n)
-}}, {"go-redis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-	c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: testserver.SentinelName, SentinelAddrs: addrs, Dialer: n.dial})
-	b, err := NewGoRedis(c, &opts)
-	return closing(t, opened(t, b, err), func() { c.Close() })
-}}, {"go-redis-cluster", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-	c := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: testserver.SentinelName, SentinelAddrs: addrs, Dialer: n.dial})
-	b, err := NewGoRedis(c, &opts)
-	return closing(t, opened(t, b, err), func() { c.Close() })
 }}}
 
 func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
@@ -109,7 +101,7 @@ func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
 	u := must.Get(driver.ParseURL(url))(t)
 	to := must.Get(parseURL(u))(t)
 	to.server.Dialer = n.dial
-	b, err := NewConn(to.connect(), &opts)
+	b, err := newBackend(to.connect(), &opts, 0)
 	return opened(t, b, err)
 }
 

@@ -4,7 +4,6 @@
 //
 //	b, err := redislock.Open(ctx, "redis://user:password@localhost:6379/0")
 //	b, err := redislock.NewGoRedis(client, nil)  // *redis.Client or *redis.ClusterClient
-//	b, err := rueidislock.New(client, nil)       // rueidis.Client of any mode
 //
 // # URL
 //
@@ -33,7 +32,7 @@
 // locks for another second, and for as long as the answer takes. The sentinel that answers may
 // itself learn of the replacement up to two seconds late, from the others. If no sentinel
 // can be reached, the old master is used for as long as it answers: min-replicas-to-write
-// bounds that. Clients given to NewGoRedis and rueidislock.New find the master in their own way.
+// bounds that.
 //
 // # Cluster
 //

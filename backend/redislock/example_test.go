@@ -21,7 +21,7 @@ func ExampleNewGoRedis() {
 
 func run(ctx context.Context, addr string) error {
 	client := redis.NewClient(&redis.Options{Addr: addr})
-	defer client.Close() // distlock leaves it open
+	defer client.Close()
 	backend, err := redislock.NewGoRedis(client, nil)
 	if err != nil {
 		return fmt.Errorf("locks: %w", err)

@@ -208,7 +208,7 @@ var serviceOpeners = []struct {
 	u, _ := driver.ParseURL("redis://service")
 	to := must.Get(parseURL(u))(t)
 	to.server.Dialer = s.dial
-	b, err := NewConn(to.connect(), &opts)
+	b, err := newBackend(to.connect(), &opts, 0)
 	return opened(t, b, err)
 }}, {"go-redis", func(t testing.TB, s *service, opts Options) *Backend {
 	c := redis.NewClient(&redis.Options{Dialer: s.dial, MaintNotificationsConfig: noUpgrades})
@@ -287,4 +287,27 @@ func TestScriptlessLeavesAReplacedMaster(t *testing.T) {
 func demote(t *testing.T, s *testserver.RedisServer) {
 	t.Helper()
 	must.Get(s.Do("REPLICAOF", "127.0.0.1", "1"))(t)
+}
+
+// A server that has become a replica keeps its connections. Behind one address there may be another one by now.
+func TestDemotedServerIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, o := range serviceOpeners {
+		t.Run(o.name, func(t *testing.T) {
+			t.Parallel()
+			old, now := testserver.Redis(t), testserver.Redis(t)
+			var s service
+			s.now.Store(old)
+			b := o.open(t, &s, Options{})
+			warm(t, b, driver.Exclusive)
+			demote(t, old)
+			s.now.Store(now)
+			r := request("", driver.Exclusive)
+			eventually(t, "locked at the server that is master now", func() bool {
+				_, err := b.Acquire(t.Context(), r)
+				return err == nil
+			})
+			release(t, b, r)
+		})
+	}
 }

@@ -237,17 +237,15 @@ func (h helloReply) tooOld() error {
 	return nil
 }
 
-// NewGoRedis returns a backend on a go-redis client, which stays the caller's: Close
-// leaves it open. opts may be nil. The client is a *redis.Client, also one of
-// NewFailoverClient, or a *redis.ClusterClient, also one of NewFailoverClusterClient.
+// NewGoRedis returns a backend for the servers of a go-redis client: a *redis.Client of one server, or a *redis.ClusterClient.
+// opts may be nil.
 //
-// A *redis.Ring is ErrUnsupported: while its shards come and go, a name has two places, and a
-// lock may have two holders.
+// The backend takes the client's addresses, database, dialer, TLS and credentials, and makes connections of its own, since
+// it must know what a server may have received. The client's pool, hooks, Limiter and OnConnect are not used, and the client may be
+// closed.
 //
-// Concurrent commands are sent together, on one connection
-// of the client's pool. They are not repeated, whatever the client's MaxRetries say: the
-// core must know that an answer was lost. They return when their context ends,
-// also if the client was made without ContextTimeoutEnabled.
+// ErrUnsupported are clients of sentinels, which do not say who is master: use Open with redis+sentinel://. So is a *redis.Ring:
+// while its shards come and go, a name has two places, and a lock may have two holders.
 func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	if isNil(c) {
 		return nil, fmt.Errorf("%w: want a go-redis client, not nil", driver.ErrInvalid)
@@ -437,10 +435,6 @@ func keySpace(o *Options) string {
 	return "?" + strings.Join(parts, "&")
 }
 
-// NewConn returns a backend on a connection. It is for adapters of this project, such as package
-// rueidislock.
-func NewConn(c redisconn.Client, opts *Options) (*Backend, error) { return newBackend(c, opts, 0) }
-
 // newBackend returns a backend on a client that waits for an answer for so long; 0: not known.
 func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
 	if opts == nil {
@@ -466,7 +460,7 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 	if b.replicas, err = newReplicas(opts, timeout); err != nil {
 		return nil, err
 	}
-	if b.layout, err = newLayout(opts, c.Strict()); err != nil {
+	if b.layout, err = newLayout(opts, c.Slotted()); err != nil {
 		return nil, err
 	}
 	if b.layout.Redisson {

@@ -236,8 +236,14 @@ func TestNames(t *testing.T) {
 func TestClientsThatAreNotServed(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
 	defer ring.Close()
-	if _, err := NewGoRedis(ring, nil); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("a ring: %v", err)
+	sentinels := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"127.0.0.1:1"}})
+	defer sentinels.Close()
+	both := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"127.0.0.1:1"}})
+	defer both.Close()
+	for words, c := range map[string]redis.UniversalClient{"Ring": ring, "redis+sentinel://": sentinels, "want Open with redis+sentinel://": both} {
+		if _, err := NewGoRedis(c, nil); !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%T: %v; want ErrUnsupported with %q", c, err, words)
+		}
 	}
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()
@@ -419,7 +425,7 @@ func TestTLS(t *testing.T) {
 	}
 	to := must.Get(parseURL(u))(t)
 	to.certificates = netaddr.StaticCertificates(&tls.Config{RootCAs: roots})
-	b, err := NewConn(to.connect(), to.opts)
+	b, err := newBackend(to.connect(), to.opts, 0)
 	b = opened(t, b, err)
 	if want := "rediss://" + addr + "/0"; b.Caps().Name != want {
 		t.Errorf("name %q, want %q", b.Caps().Name, want)

@@ -87,14 +87,14 @@ const (
 func (p PubSub) mode(c redisconn.Client) (redisconn.PubSubMode, error) {
 	switch p {
 	case "", PubSubAuto:
-		if c.Strict() {
+		if c.Slotted() {
 			return redisconn.PubSubUnknown, nil
 		}
 		return redisconn.PubSubClassic, nil
 	case PubSubOff:
 		return redisconn.PubSubClassic, nil
 	case PubSubOn:
-		if !c.Strict() {
+		if !c.Slotted() {
 			return 0, fmt.Errorf("%w: pubsub %q: only a Redis Cluster has sharded messages: want %q or %q", driver.ErrInvalid, p, PubSubAuto, PubSubOff)
 		}
 		return redisconn.PubSubSharded, nil

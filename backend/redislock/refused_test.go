@@ -183,7 +183,7 @@ func TestRefusalsOfServers(t *testing.T) {
 		"OOM command not allowed when used memory > 'maxmemory'. script: 3c":              false,
 	} {
 		for _, opts := range []Options{{}, {Layout: Redisson}, {Scripts: ScriptsOff}} {
-			b, err := NewConn(answering{&redisconn.ReplyError{Text: text}}, &opts)
+			b, err := newBackend(answering{&redisconn.ReplyError{Text: text}}, &opts, 0)
 			b = opened(t, b, err)
 			b.markWorks()
 			r := request("", driver.Exclusive)
@@ -214,7 +214,6 @@ func (a answering) All(context.Context) ([]redisconn.Server, error)      { retur
 func (answering) Slot(string) int                                        { return 0 }
 func (answering) Refresh()                                               {}
 func (answering) Slotted() bool                                          { return false }
-func (answering) Strict() bool                                           { return false }
 func (answering) Name() string                                           { return "answering" }
 func (answering) Close()                                                 {}
 

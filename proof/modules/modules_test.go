@@ -122,7 +122,6 @@ func TestNoReplacements(t *testing.T) {
 // users are modules that a user of a backend may have already, at versions some years old.
 var users = map[string]string{
 	"github.com/redis/go-redis/v9":        "v9.7.0",
-	"github.com/redis/rueidis":            "v1.0.45",
 	"github.com/aws/aws-sdk-go-v2/config": "v1.27.0",
 	"github.com/go-sql-driver/mysql":      "v1.8.1",
 	"github.com/jackc/pgx/v5":             "v5.5.5",
@@ -150,9 +149,6 @@ var moves = map[string][]string{
 	"backend/sqlitelock": {"go", "modernc.org/sqlite"},
 	"backend/etcdlock": {
 		"go", "go.etcd.io/etcd/client/v3", "golang.org/x/net", "golang.org/x/sys", "golang.org/x/text", "google.golang.org/protobuf",
-	},
-	"backend/redislock/rueidislock": {
-		"github.com/redis/go-redis/v9", "github.com/redis/rueidis", "go", "golang.org/x/net", "golang.org/x/sys", "golang.org/x/text",
 	},
 }
 

@@ -3,7 +3,7 @@
 //
 // A Client finds the Server that has a key: the only one, one of a cluster, or the master that
 // sentinels name. A Server sends commands once and never repeats one that may have been executed.
-// It is reached by a client of our own (NewServer), or by the user's: go-redis or rueidis.
+// It is reached by a client of our own (NewServer), which may have its options from a user's (FromGoRedis).
 package redisconn
 
 import (
@@ -37,20 +37,17 @@ type Client interface {
 	// Refresh begins to look up again which server has which keys.
 	Refresh()
 
-	// Slotted reports whether different servers have different keys.
+	// Slotted reports whether different servers have different keys, and refuse a script with keys of several slots.
 	Slotted() bool
-
-	// Strict reports whether the servers refuse a script with keys of several slots.
-	Strict() bool
 
 	// Name returns the name of the store.
 	Name() string
 
-	// Close closes all connections, except a user's own client's.
+	// Close closes all connections.
 	Close()
 }
 
-// Server is a Redis server that is reached by a client library.
+// Server is a Redis server.
 type Server interface {
 	// Do sends a command once. It returns an error if the answer is lost, and when ctx ends. A
 	// later command is executed after a command that was given up, unless the error of that is

@@ -19,7 +19,7 @@ import (
 // seeds returns the servers to query first, and open returns a server.
 func NewCluster(name string, seeds func(ctx context.Context) ([]string, error), open Dialer) Client {
 	return newRouter(topology{
-		name: name, slotted: true, strict: true, open: open,
+		name: name, slotted: true, open: open,
 		load: func(ctx context.Context, known []string, at Dialer) (slotTable, error) {
 			if len(known) > 0 {
 				// The seeds are queried only if these do not answer: finding them may take long.

@@ -86,18 +86,8 @@ func (e unwrittenError) Unwrap() error { return e.error }
 
 func unwritten(err error) error { return unwrittenError{err} }
 
-// ErrClientClosed is in the error of a user's client that is closed, or has closed its connections
-// to a server for good.
+// ErrClientClosed is the error of a client that is closed.
 var ErrClientClosed = errors.New("the client is closed")
-
-// ClientClosed returns an error that is both err and ErrClientClosed.
-func ClientClosed(err error) error { return closedError{err} }
-
-type closedError struct{ error }
-
-func (e closedError) Unwrap() error { return e.error }
-
-func (e closedError) Is(target error) bool { return target == ErrClientClosed }
 
 // Refusal is a server's answer to who asks, or to a client that takes it for another kind of server: to a wrong
 // password, a missing right, a server that is no sentinel. The server executed nothing. The answer says nothing about a

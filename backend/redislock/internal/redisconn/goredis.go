@@ -2,169 +2,98 @@ package redisconn
 
 import (
 	"context"
-	"errors"
-	"net"
+	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 )
 
-// goRedisServer is a server that a user's client reaches.
-type goRedisServer struct {
-	client *redis.Client
-	pipe   *pipeline
-}
-
-func newUsersServer(c *redis.Client) *goRedisServer { return &goRedisServer{c, newPipeline(c)} }
-
-// Reconnect lets later commands not wait for what is under way.
-func (c *goRedisServer) Reconnect() { c.pipe.reconnect() }
-
-func (c *goRedisServer) Do(ctx context.Context, args []string) (any, error) {
-	a := c.DoAll(ctx, [][]string{args})[0]
-	return a.Reply, a.Err
-}
-
-func (c *goRedisServer) DoAll(ctx context.Context, commands [][]string) []Answer {
-	list := newCommands(ctx, commands)
-	if err := c.pipe.do(ctx, list); err != nil {
-		return FailAll(len(list), err)
-	}
-	return answersOf(list)
-}
-
-func answersOf(list []singleTry) []Answer {
-	got := make([]Answer, len(list))
-	for i, cmd := range list {
-		reply, err := cmd.Result()
-		got[i] = Answer{reply, fromGoRedis(err)}
-	}
-	return got
-}
-
-// Dedicated uses the user's pool.
-func (c *goRedisServer) Dedicated(context.Context) (DedicatedConn, error) {
-	return &goRedisConn{conn: c.client.Conn()}, nil
-}
-
-type goRedisConn struct {
-	conn *redis.Conn
-	lost bool // the library knows that it failed
-}
-
-func (c *goRedisConn) DoAll(ctx context.Context, commands [][]string) []Answer {
-	list := newCommands(ctx, commands)
-	execPipeline(ctx, c.conn.Pipeline(), list)
-	got := answersOf(list)
-	c.lost = c.lost || TransportError(got) != nil
-	return got
-}
-
-// Close sends QUIT on a connection that works and must not be used again: the library would give
-// it to the next caller.
-func (c *goRedisConn) Close(broken bool) {
-	if broken && !c.lost {
-		c.conn.Process(context.Background(), singleTry{redis.NewCmd(context.Background(), "QUIT")})
-	}
-	c.conn.Close()
-}
-
-func newCommands(ctx context.Context, commands [][]string) []singleTry {
-	list := make([]singleTry, len(commands))
-	for i, words := range commands {
-		args := make([]any, len(words))
-		for k, w := range words {
-			args[k] = w
+// FromGoRedis returns a client for the servers of a go-redis client, and how long that waits for an answer. It takes the
+// addresses, the database, TLS or the dialer, and the logins, and makes connections of its own: the user's pool is not used.
+// Clients of sentinels are ErrUnsupported: they do not say which master they have, nor when it is another one.
+func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
+	switch c := c.(type) {
+	case *redis.Client:
+		o := c.Options()
+		if o.Addr == "FailoverClient" {
+			return nil, 0, errSentinels
 		}
-		list[i] = singleTry{redis.NewCmd(ctx, args...)}
+		return NewSingle(NewServer(optionsOf(o))), o.ReadTimeout, nil
+	case *redis.ClusterClient:
+		o := c.Options()
+		if o.ClusterSlots != nil {
+			return nil, 0, errSentinels
+		}
+		return clusterOf(o), o.ReadTimeout, nil
+	case *redis.Ring:
+		return nil, 0, fmt.Errorf("%w: a Ring: while its shards come and go a name has two places, and a lock could have two holders", driver.ErrUnsupported)
 	}
-	return list
+	return nil, 0, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
 }
 
-func fromGoRedis(err error) error {
-	if err == nil || errors.Is(err, redis.Nil) {
-		return nil
-	}
-	if re := redis.Error(nil); errors.As(err, &re) {
-		return &ReplyError{Text: re.Error(), Cause: err}
-	}
-	if errors.Is(err, redis.ErrClosed) {
-		return ClientClosed(err)
-	}
-	return err
-}
+var errSentinels = fmt.Errorf("%w: a go-redis client of sentinels does not say which master it has: want Open with redis+sentinel://host1,host2,host3/NAME", driver.ErrUnsupported)
 
-func (c *goRedisServer) Name() string {
-	o := c.client.Options()
+// optionsOf says how to reach a client's server. The dialer does TLS as well.
+func optionsOf(o *redis.Options) Options {
+	scheme := SchemeServer
 	switch {
-	case o.Addr == "FailoverClient":
-		return ServerName(SchemeSentinel, "", o.DB) // which hides the master's name
 	case o.Network == "unix":
-		return ServerName("redis+unix", o.Addr, o.DB)
+		scheme = SchemeSocket
 	case o.TLSConfig != nil:
-		return ServerName("rediss", o.Addr, o.DB)
+		scheme = "rediss"
 	}
-	return ServerName("redis", o.Addr, o.DB)
-}
-
-// Close leaves the client open, which is the user's.
-func (c *goRedisServer) Close() {}
-
-func (c *goRedisServer) Listen(ctx context.Context, on func(Event)) (Listener, error) {
-	l := &goRedisListener{pubsub: c.client.Subscribe(ctx), done: make(chan struct{})}
-	// A subscription without channels has no connection. PING makes one.
-	if err := l.pubsub.Ping(ctx); err != nil {
-		l.pubsub.Close()
-		return nil, fromGoRedis(err)
+	return Options{
+		Name: ServerName(scheme, o.Addr, o.DB), Network: o.Network, Addr: o.Addr, DB: o.DB, Timeout: max(o.ReadTimeout, 0), Dialer: o.Dialer,
+		Credentials: credentials(o.StreamingCredentialsProvider, o.CredentialsProviderContext, o.CredentialsProvider, o.Username, o.Password),
 	}
-	go func() {
-		defer close(l.done)
-		on(Event{Kind: Broken, Err: fromGoRedis(l.receive(ctx, on))})
-	}()
-	return l, nil
 }
 
-type goRedisListener struct {
-	pubsub *redis.PubSub
-	done   chan struct{}
-}
-
-func (l *goRedisListener) Subscribe(ctx context.Context, sharded bool, channels []string) error {
-	if sharded {
-		return l.pubsub.SSubscribe(ctx, channels...)
+// clusterOf returns the client for the servers of a cluster client.
+func clusterOf(o *redis.ClusterOptions) Client {
+	scheme, dial := SchemeCluster, o.Dialer
+	if o.TLSConfig != nil {
+		scheme = "rediss+cluster"
 	}
-	return l.pubsub.Subscribe(ctx, channels...)
-}
-
-func (l *goRedisListener) Unsubscribe(ctx context.Context, sharded bool, channels []string) error {
-	if sharded {
-		return l.pubsub.SUnsubscribe(ctx, channels...)
+	if dial == nil {
+		dial = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 	}
-	return l.pubsub.Unsubscribe(ctx, channels...)
+	login := credentials(o.StreamingCredentialsProvider, o.CredentialsProviderContext, o.CredentialsProvider, o.Username, o.Password)
+	return NewCluster(scheme+"://"+netaddr.Listed(o.Addrs), func(context.Context) ([]string, error) { return o.Addrs, nil },
+		func(_ context.Context, addr string) (Server, error) {
+			return NewServer(Options{Addr: addr, Timeout: max(o.ReadTimeout, 0), Dialer: dial, Credentials: login}), nil
+		})
 }
 
-func (l *goRedisListener) Close() {
-	l.pubsub.Close()
-	<-l.done
-}
-
-// receive reports events until the connection ends or does not answer a PING.
-func (l *goRedisListener) receive(ctx context.Context, on func(Event)) error {
-	for asked := false; ; {
-		m, err := l.pubsub.ReceiveTimeout(ctx, healthCheck)
-		if silent := net.Error(nil); errors.As(err, &silent) && silent.Timeout() && !asked {
-			asked, err = true, l.pubsub.Ping(ctx)
-			m = nil
-		} else {
-			asked = false
+// credentials returns the logins that go-redis would use: the first that there is.
+func credentials(stream auth.StreamingCredentialsProvider, withContext netaddr.Credentials, provider func() (string, string), user, password string) netaddr.Credentials {
+	switch {
+	case stream != nil:
+		return func(context.Context) (string, string, error) {
+			now, stop, err := stream.Subscribe(nobody{})
+			if err != nil {
+				return "", "", err
+			}
+			defer stop()
+			user, password := now.BasicAuth()
+			return user, password, nil
 		}
-		if err != nil {
-			return err
-		}
-		switch m := m.(type) {
-		case *redis.Subscription:
-			on(SubscriptionEvent(m.Kind, m.Channel))
-		case *redis.Message:
-			on(Event{Kind: Received, Channel: m.Channel, Message: m.Payload})
+	case withContext != nil:
+		return withContext
+	case provider != nil:
+		return func(context.Context) (string, string, error) {
+			user, password := provider()
+			return user, password, nil
 		}
 	}
+	return func(context.Context) (string, string, error) { return user, password, nil }
 }
+
+// nobody is told of new credentials: each login asks for those of the moment.
+type nobody struct{}
+
+func (nobody) OnNext(auth.Credentials) {}
+func (nobody) OnError(error)           {}

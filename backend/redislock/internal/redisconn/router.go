@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -37,7 +36,6 @@ type router struct {
 type topology struct {
 	name    string
 	slotted bool          // as in Client.Slotted
-	strict  bool          // as in Client.Strict
 	maxAge  time.Duration // at which a table in use is loaded again, or 0
 
 	// load returns the slot table. known are the addresses of the last one.
@@ -98,7 +96,7 @@ func (r *router) DoAll(ctx context.Context, key string, commands [][]string) []A
 		why, addr := redirectionOfAll(commands, got)
 		return why, addr, got[0].Err
 	})
-	if got == nil || errors.Is(got[0].Err, ErrClientClosed) {
+	if got == nil {
 		got = FailAll(len(commands), err)
 	}
 	return got
@@ -116,7 +114,7 @@ func (r *router) route(ctx context.Context, key string, send func(s Server, aske
 		}
 		var why redirection
 		if why, to, err = send(s, asked); why == executed {
-			return r.checkServer(s, err)
+			return r.checkServer(err)
 		}
 		asked = why == askAt
 		if why == movedTo {
@@ -145,25 +143,13 @@ func (r *router) serverAt(ctx context.Context, key, addr string) (Server, error)
 	return r.At(ctx, key)
 }
 
-// checkServer refreshes the table after an error that is not a server's answer. A user's client
-// closes its connections to a server that left the cluster for good, so that server is forgotten. Whether the client itself is closed shows
-// when the server is looked for again.
-func (r *router) checkServer(s Server, err error) error {
+// checkServer refreshes the table after an error that is not a server's answer.
+func (r *router) checkServer(err error) error {
 	if re := (*ReplyError)(nil); err == nil || errors.As(err, &re) {
 		return err
 	}
-	if errors.Is(err, ErrClientClosed) {
-		r.forget(s)
-		err = errors.New(err.Error())
-	}
 	r.refresh()
 	return err
-}
-
-func (r *router) forget(s Server) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.servers, func(_ string, other Server) bool { return other == s })
 }
 
 func (r *router) At(ctx context.Context, key string) (Server, error) {
@@ -345,8 +331,6 @@ func (r *router) Slot(key string) int {
 func (r *router) Refresh() { r.refresh() }
 
 func (r *router) Slotted() bool { return r.topology.slotted }
-
-func (r *router) Strict() bool { return r.topology.strict }
 
 func (r *router) Name() string { return r.topology.name }
 

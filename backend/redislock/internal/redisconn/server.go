@@ -75,6 +75,8 @@ func (s *server) Dedicated(ctx context.Context) (DedicatedConn, error) { return 
 func (s *server) Name() string {
 	scheme := SchemeServer
 	switch {
+	case s.o.Name != "":
+		return s.o.Name
 	case s.o.Network == "unix":
 		scheme = SchemeSocket
 	case s.o.TLS != nil:

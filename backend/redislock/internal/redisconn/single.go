@@ -65,8 +65,6 @@ func explainSingle(err error) error {
 
 func (s singleClient) Slot(string) int { return 0 }
 
-func (s singleClient) Strict() bool { return false }
-
 func (s singleClient) Slotted() bool { return false }
 
 func (s singleClient) Refresh() {}
