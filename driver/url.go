@@ -187,20 +187,21 @@ func (p *Params) Err() error {
 // commas, may stand where one would; URL.Host then has them all (see Hosts). The error
 // is ErrInvalid and quotes nothing, for there may be a password in it.
 func ParseURL(rawURL string) (*url.URL, error) {
-	before, hosts, after := cutHosts(rawURL)
-	if !strings.Contains(hosts, ",") {
-		u, err := url.Parse(rawURL)
-		if err == nil {
-			err = checkHosts(u)
-		}
-		if err != nil {
-			return nil, malformed(rawURL, err)
-		}
-		return u, nil
+	u, err := parseHosts(rawURL)
+	if err == nil {
+		err = checkHosts(u)
 	}
-	u, err := url.Parse(before + "host" + after)
 	if err != nil {
 		return nil, malformed(rawURL, err)
+	}
+	return u, nil
+}
+
+// parseHosts is url.Parse for a URL that may have several hosts.
+func parseHosts(rawURL string) (*url.URL, error) {
+	before, hosts, after := cutHosts(rawURL)
+	if !strings.Contains(hosts, ",") {
+		return url.Parse(rawURL)
 	}
 	for _, host := range strings.Split(hosts, ",") {
 		one, err := url.Parse("scheme://" + host)
@@ -208,13 +209,14 @@ func ParseURL(rawURL string) (*url.URL, error) {
 			err = errors.New("a host is missing in the list of hosts")
 		}
 		if err != nil {
-			return nil, malformed(rawURL, err)
+			return nil, err
 		}
 	}
-	u.Host = hosts
-	if err := checkHosts(u); err != nil {
-		return nil, malformed(rawURL, err)
+	u, err := url.Parse(before + "host" + after)
+	if err != nil {
+		return nil, err
 	}
+	u.Host = hosts
 	return u, nil
 }
 

@@ -96,16 +96,12 @@ const maxAccess = 1 << 20
 // The file is read again within a second after it has changed. One that is wrong then is reported to onError,
 // and the rights stay as they were.
 func OpenAccess(path string, onError func(error)) (*Access, error) {
-	file, err := netaddr.OpenFiles([]netaddr.File{{Name: "the file of tokens", Path: path}}, func(texts [][]byte) (known *identities, err error) {
-		if len(texts[0]) > maxAccess {
-			err = fmt.Errorf("more than %d bytes", maxAccess)
-		} else {
-			known, err = parseAccess(string(texts[0]))
-		}
+	file, err := netaddr.OpenFiles([]netaddr.File{{Name: "the file of tokens", Path: path}}, func(texts [][]byte) (*identities, error) {
+		known, err := parseAccess(string(texts[0]))
 		if err != nil {
-			err = fmt.Errorf("%s: %w", path, err)
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		return known, err
+		return known, nil
 	})
 	if err != nil {
 		return nil, err
@@ -121,6 +117,9 @@ func CheckAccess(text string) error {
 }
 
 func parseAccess(text string) (*identities, error) {
+	if len(text) > maxAccess {
+		return nil, fmt.Errorf("more than %d bytes", maxAccess)
+	}
 	known := &identities{map[[sha256.Size]byte]*Identity{}, map[string]*Identity{}}
 	for n, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)

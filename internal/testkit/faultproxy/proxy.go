@@ -143,7 +143,7 @@ func (p *Proxy) Sever(which func(client net.Conn) bool) {
 	p.silence(func(k *link) bool { return which(k.client) })
 }
 
-// SeverTo is Sever for connections to some servers, of which which has the addresses.
+// SeverTo is Sever for connections to some servers, those whose addresses which has.
 func (p *Proxy) SeverTo(which func(server string) bool) {
 	p.silence(func(k *link) bool { return which(k.server.RemoteAddr().String()) })
 }
