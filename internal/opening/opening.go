@@ -20,9 +20,15 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// firstLook is how long a server may take before it is asked what it speaks. Many clients wait for a greeting that another
+// firstLook returns how long a server may take before it is asked what it speaks. Many clients wait for a greeting that another
 // kind of server never sends.
-const firstLook = 2 * time.Second
+func firstLook(ctx context.Context) time.Duration {
+	end, ok := ctx.Deadline()
+	if left := time.Until(end) / 2; ok && left < 2*time.Second {
+		return left
+	}
+	return 2 * time.Second
+}
 
 // kind is a kind of server.
 type kind struct {
@@ -31,12 +37,13 @@ type kind struct {
 	port   string // where it listens by default
 }
 
-// kinds are the kinds of servers by the schemes of their URLs. With TLS no other kind answers in a way that is plain, and
-// none is looked for.
+// kinds are the kinds of servers by the schemes of their URLs. One that wants TLS answers nothing plain, but over HTTP: there
+// nothing is looked for.
 var kinds = map[string]kind{
 	"redis": {"Redis", "Redis", "6379"}, "redis+cluster": {"Redis", "Redis", "6379"}, "redis+sentinel": {"Redis", "Redis", "26379"},
 	"etcd": {"etcd's protocol", "HTTP", "2379"}, "http": {"HTTP", "HTTP", "80"}, "zk": {"ZooKeeper", "ZooKeeper", "2181"},
-	"rediss": {port: "6379"}, "rediss+cluster": {port: "6379"}, "rediss+sentinel": {port: "26379"}, "etcds": {port: "2379"}, "https": {port: "443"}, "zks": {port: "2181"},
+	"rediss": {"TLS", "", "6379"}, "rediss+cluster": {"TLS", "", "6379"}, "rediss+sentinel": {"TLS", "", "26379"}, "zks": {"TLS", "", "2181"},
+	"etcds": {port: "2379"}, "https": {port: "443"},
 	"mysql": {"MySQL", "MySQL", "3306"}, "postgres": {"PostgreSQL", "PostgreSQL", "5432"}, "postgresql": {"PostgreSQL", "PostgreSQL", "5432"},
 }
 
@@ -49,13 +56,13 @@ func Open(ctx context.Context, rawURL string) (driver.Backend, error) {
 		return b, plain(err, nil)
 	}
 	k, addrs := addresses(u)
-	if len(addrs) == 0 || k.speaks == "" {
+	if len(addrs) == 0 || k.name == "" {
 		b, err := driver.Open(ctx, rawURL)
 		return b, plain(err, addrs)
 	}
 	open, cancel := context.WithCancel(ctx)
 	looked, found := make(chan struct{}), ""
-	soon := time.AfterFunc(firstLook, func() {
+	soon := time.AfterFunc(firstLook(ctx), func() {
 		defer close(looked)
 		if found = look(open, k, addrs); found != "" {
 			cancel()

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
@@ -67,14 +68,30 @@ func TestSpeaks(t *testing.T) {
 
 // An open that would wait for ever ends when another kind of server is seen, and names it.
 func TestAnotherKindOfServer(t *testing.T) {
-	driver.Register("mysql", func(ctx context.Context, _ *url.URL) (driver.Backend, error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	})
+	t.Parallel()
 	addr := serve(t, answers("-ERR wrong number of arguments\r\n"))
-	_, err := Open(context.Background(), "mysql://user:s3cr3t@"+addr+"/app")
-	if want := "the server at " + addr + " speaks Redis, not MySQL; want another port, or a URL such as redis://" + addr; err == nil || err.Error() != want {
-		t.Errorf("got %v; want %q", err, want)
+	for scheme, name := range map[string]string{"mysql": "MySQL", "rediss": "TLS", "zks": "TLS"} {
+		driver.Register(scheme, func(ctx context.Context, _ *url.URL) (driver.Backend, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		_, err := Open(context.Background(), scheme+"://user:s3cr3t@"+addr+"/app")
+		if want := "the server at " + addr + " speaks Redis, not " + name + "; want another port, or a URL such as redis://" + addr; err == nil || err.Error() != want {
+			t.Errorf("got %v; want %q", err, want)
+		}
+	}
+}
+
+// A server is asked what it speaks while there is time for an answer.
+func TestFirstLook(t *testing.T) {
+	t.Parallel()
+	expect.Equal(t, firstLook(context.Background()), 2*time.Second, "without a deadline")
+	for after, most := range map[time.Duration]time.Duration{time.Hour: 2 * time.Second, 2 * time.Second: time.Second, 0: 0} {
+		ctx, cancel := context.WithTimeout(context.Background(), after)
+		defer cancel()
+		if got := firstLook(ctx); got > most || after == time.Hour && got < most {
+			t.Errorf("with %v left: %v; want %v", after, got, most)
+		}
 	}
 }
 
