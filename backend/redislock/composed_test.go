@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write scripts/composed anew")
 // allScripts returns each script under the name of its file in scripts/composed.
 func allScripts() map[string]*script {
 	all := map[string]*script{
-		"string_inspect": inspectString, "redisson_inspect": inspectHashes,
+		"string_inspect": inspectString, "redisson_inspect": inspectHashes, "string_release_apart": releaseApart,
 		"string_list": listStrings, "redisson_list_strings": listPermits, "redisson_list_hashes": listHashes,
 	}
 	add := func(name string, ofString, ofRedisson *script) {

@@ -39,10 +39,13 @@
 // All keys of a lock lie in the slot of its name, and so does its channel. The text
 // between the first { and the next } decides the slot. A name, with its prefix, that
 // has a brace but no such text, as "a{b", "a}b" or "{}", is ErrInvalid, and so is such
-// a prefix. While a slot moves, its locks can't be acquired, released or inspected: a server refuses a script of whose keys it has
-// only some, and most locks have none of the queue's. Exclusive locks are renewed where their key is. A lease of that slot may be
-// lost, in time, if that lasts for half of its TTL. The ends of readers, permits and places in the queue are times of
+// a prefix. The ends of readers, permits and places in the queue are times of
 // the server's clock: on a server that is ahead they come earlier by as much. An exclusive lock keeps what is left.
+//
+// While a slot moves, a server refuses a script of whose keys it has only some. Exclusive locks and writers' of the layout "string" that
+// nobody waits for have one key: they are acquired, renewed and released wherever it is, and a refused attempt gets no place in the queue.
+// All else waits for the end of the move: locks that are waited for, readers and permits, the layout "redisson", Inspect, releases with
+// replicas or without scripts. What is held there is renewed while its keys are together; otherwise a lease ends in time.
 //
 // # How a lock is stored
 //
@@ -63,7 +66,7 @@
 // is a short script, or DELIFEQ (Valkey 9) or DELEX (Redis 8.4).
 // So the value lacks its fence until the first renewal. Until then Inspect and refusals read it from the stream of fences, where
 // the XADD has left an entry with the end of the Owner. The stream keeps the last hundred thousand entries (2.5 MB), or a hundred
-// of each slot: whose lock is older than those, and was never renewed, has an unknown fence.
+// of each slot: whose lock is older than those, or has come with its slot, and was never renewed, may have an unknown fence.
 //
 // In the layout "redisson" an exclusive lock is an RLock and RFencedLock, and its queue is an
 // RFairLock's: waiters of both share one queue. The other modes are RReadWriteLock and

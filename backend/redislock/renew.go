@@ -87,10 +87,18 @@ func (b *Backend) checkRenewal(h driver.Hold) error {
 	return err
 }
 
-// Renew runs the script that renews.
+// Renew runs the script that renews. While the slot moves, some of the holds may have gone: each is renewed by itself.
 func (s *scripted) Renew(ctx context.Context, holds []driver.Hold) []error {
 	reply, err := s.run(ctx, s.scripts[holds[0].Mode].renew, s.renewing(holds))
-	return renewals(len(holds), reply, err)
+	errs := renewals(len(holds), reply, err)
+	if len(holds) > 1 && redisconn.Apart(err) {
+		var wg wait.Group
+		for i := range holds {
+			wg.Go(func() { errs[i] = s.Renew(ctx, holds[i:i+1])[0] })
+		}
+		wg.Wait()
+	}
+	return errs
 }
 
 func (s *scripted) renewing(holds []driver.Hold) command {

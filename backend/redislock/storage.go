@@ -100,6 +100,7 @@ var redissonScripts = sync.OnceValue(func() *[driver.Counted + 1]modeScripts {
 })
 
 var (
+	releaseApart  = compose("ask", "lost", "string_release_apart")
 	inspectString = compose("foreign", "drawn", "string_inspect")
 	inspectHashes = compose("foreign", "hash_inspect")
 	listStrings   = compose("foreign", "list_strings")

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/plain"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
@@ -30,10 +31,15 @@ func newUncontended(b *Backend) *uncontended {
 }
 
 // Acquire makes one attempt. It takes a free lock in one round trip, and so it does for a name that was contended lately. The
-// first attempt runs a script: a user who may not do that is told at once, and not by a renewal.
+// first attempt runs a script: a user who may not do that is told at once, and not by a renewal. While the slot moves, plain commands
+// do what needs no key but the lock's.
 func (s *uncontended) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	var g driver.Grant
+	var apart error
 	if !r.Mode.Alone() || !s.acquires.Load() || s.contended.has(r.Name) {
-		return s.acquireContended(ctx, r)
+		if g, apart = s.acquireContended(ctx, r); !r.Mode.Alone() || !redisconn.Apart(apart) {
+			return g, apart
+		}
 	}
 	taken, err := s.commands.Take(ctx, r)
 	switch {
@@ -48,7 +54,25 @@ func (s *uncontended) Acquire(ctx context.Context, r driver.Request) (driver.Gra
 			return driver.Grant{TTL: r.TTL}, err
 		}
 	}
-	return s.acquireContended(ctx, r)
+	if apart == nil {
+		g, apart = s.acquireContended(ctx, r)
+	}
+	holder := redisconn.Text(taken.Value.Reply)
+	_, _, shared := layouts.Shared(holder)
+	switch own := plain.OwnedBy(holder, r.Owner); {
+	case !redisconn.Apart(apart), taken.Outcome != plain.Held && taken.Outcome != plain.NoFence, shared:
+	case !own:
+		return driver.Grant{}, s.commands.Refusal(ctx, r, taken.Value)
+	default:
+		id, err := s.commands.Again(ctx, r, func(h driver.Hold) error { return s.Renew(ctx, []driver.Hold{h})[0] })
+		if err == nil && layouts.InMillisecond(id) {
+			return s.layout.Grant(r, id)
+		}
+		if taken.Outcome == plain.NoFence {
+			g.TTL = r.TTL
+		}
+	}
+	return g, apart
 }
 
 // acquireContended runs the script that acquires, and remembers a name that is refused: until the place in the queue that the
@@ -77,6 +101,9 @@ func (s *uncontended) Release(ctx context.Context, h driver.Hold) error {
 		return nil
 	}
 	err := s.scripted.Release(ctx, h) // notifies the first in the queue, even if nothing is held any more
+	if h.Mode.Alone() && redisconn.Apart(err) {
+		err = s.releaseApart(ctx, h, err)
+	}
 	switch {
 	case given && errors.Is(err, driver.ErrLost):
 		return nil
@@ -84,6 +111,29 @@ func (s *uncontended) Release(ctx context.Context, h driver.Hold) error {
 		return errors.New(err.Error()) // the deletion was sent, though the script may not have been
 	}
 	return err
+}
+
+// releaseApart ends a hold while its slot moves. If it is waited for, those in the queue are notified when the release is repeated behind
+// the move: until then it returns apart, the error of the script that does it.
+func (s *uncontended) releaseApart(ctx context.Context, h driver.Hold, apart error) error {
+	key := s.layout.Prefix + h.Name
+	reply, err := s.run(ctx, releaseApart, command{append(words(2), key, h.Owner), 1})
+	if err != nil {
+		return redisconn.MarkUnsent(err)
+	}
+	queue, err := s.client.Do(ctx, key, []string{"EXISTS", layouts.QueueKey(key)})
+	ended := reply == int64(1)
+	switch {
+	case err == nil && queue == int64(0) && (ended || reply == int64(0)):
+		_, _ = s.client.Do(ctx, key, s.pubsub.Publish(s.layout.Mode(h.Mode).Channel(key), "0")) // for those without a place
+		if !ended {
+			return driver.ErrLost
+		}
+		return nil
+	case ended:
+		return errors.New(apart.Error()) // not unsent any more
+	}
+	return apart
 }
 
 // deleteBy returns how a lock is deleted. It asks the server the first time.

@@ -5,7 +5,11 @@ package plain
 import (
 	"cmp"
 	"context"
+	"errors"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
@@ -69,6 +73,16 @@ func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 	}
 	sent.commands = [...][]string{sent.words[:6], fence, sent.words[15:17], sent.words[17:]}
 	got := c.Client.DoAll(ctx, key, sent.commands[:])
+	if redisconn.Apart(got[0].Err) { // the slot moves: one server has no such key, and another may have the counter
+		if id := redisconn.Text(got[1].Reply); id != "" { // it would be taken for the fence of what follows
+			_, _ = c.Client.Do(ctx, key, []string{"XDEL", fence[1], id})
+		}
+		for i, command := range sent.commands {
+			if got[i].Reply, got[i].Err = c.Client.Do(ctx, key, command); got[0].Err != nil {
+				break
+			}
+		}
+	}
 	redisconn.Expect(got, "ossi")
 	if got[0].Err != nil {
 		return Taken{Outcome: Held}, redisconn.OtherType(redisconn.MarkUnsent(redisconn.Explain(got[0].Err)))
@@ -91,6 +105,84 @@ func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 		taken.Outcome = Granted
 	}
 	return taken, nil
+}
+
+// Again acquires a hold again that r's Owner has, as a renewal shows that knows the new fence.
+func (c *Commands) Again(ctx context.Context, r driver.Request, renew func(driver.Hold) error) (id string, err error) {
+	id, err = c.draw(ctx, r.Name)
+	if err == nil {
+		h := r.Hold
+		if h.Fence, err = c.Layout.Fence(id, r.Owner); err == nil {
+			err = renew(h)
+		}
+	}
+	if errors.Is(err, driver.ErrLost) {
+		err = errors.New("the lock ended while it was acquired again")
+	}
+	return id, err
+}
+
+// XAdd is the command that takes an id from the fence counter.
+func (c *Commands) XAdd(name, id string) []string {
+	return []string{"XADD", c.Layout.Counter(name), "MAXLEN", "~", c.Layout.MaxDrawn, id, "", ""}
+}
+
+// draw takes the next id from the fence counter.
+func (c *Commands) draw(ctx context.Context, name string) (string, error) {
+	reply, err := c.Client.Do(ctx, c.Layout.Prefix+name, c.XAdd(name, "*"))
+	return redisconn.Text(reply), redisconn.Explain(err)
+}
+
+// Refusal returns the error of an attempt that found another value.
+func (c *Commands) Refusal(ctx context.Context, r driver.Request, value redisconn.Answer) error {
+	key := c.Layout.Prefix + r.Name
+	if re, is := redisconn.AsReply(value.Err); is && re.HasCode("WRONGTYPE") {
+		return layouts.NoLock(key, "no string")
+	}
+	if value.Err != nil {
+		return redisconn.Explain(value.Err)
+	}
+	if value.Reply == nil {
+		return &driver.HeldError{} // it has ended
+	}
+	got := c.Client.DoAll(ctx, key, [][]string{{"TIME"}, {"PTTL", key}})
+	if got[1].Err != nil {
+		return redisconn.Explain(got[1].Err)
+	}
+	ms, text := redisconn.Integer(got[1].Reply), redisconn.Text(value.Reply)
+	if !layouts.IsLockString(text, ms) {
+		return layouts.NoLock(key, layouts.NoToken(ms))
+	}
+	return layouts.Held(ms, c.Layout.StringHolder(c.Fenced(ctx, key, text, Clock(got[0].Reply), ms), 0, ms))
+}
+
+// Fenced returns a value with its fence. Where Take wrote the value, it looks for what was drawn, in one more round trip.
+func (c *Commands) Fenced(ctx context.Context, key, value string, now time.Duration, left int64) string {
+	from := layouts.DrawnSince(value, now, left)
+	if from == "" {
+		return value
+	}
+	counter := c.Layout.Counter(strings.TrimPrefix(key, c.Layout.Prefix))
+	reply, _ := c.Client.Do(ctx, key, []string{"XRANGE", counter, from, "+", "COUNT", "256"})
+	for _, e := range redisconn.List(reply) {
+		entry := redisconn.List(e) // id and fields
+		if len(entry) == 2 && slices.Contains(redisconn.Texts(entry[1]), layouts.Mark(value[:layouts.OwnerLen])) {
+			note, _ := layouts.Fenced(value, redisconn.Text(entry[0]))
+			return note
+		}
+	}
+	return value
+}
+
+// Clock reads TIME's answer: the time since 1970.
+func Clock(reply any) time.Duration {
+	parts := redisconn.Texts(reply)
+	if len(parts) != 2 {
+		return 0
+	}
+	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
+	micros, _ := strconv.ParseInt(parts[1], 10, 64)
+	return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond
 }
 
 // Give releases a hold that was not renewed since Take, in one round trip. by is the command that deletes a key with a certain

@@ -120,7 +120,7 @@ func (r *router) route(ctx context.Context, key string, send func(s Server, aske
 		if why == movedTo {
 			r.setOwner(SlotOf(key), to)
 		}
-		if sent == maxSends {
+		if sent == maxSends || sent >= apartSends && why == notReady && Apart(err) {
 			return err
 		}
 		// The first redirection is followed at once. Servers that disagree or are not ready need

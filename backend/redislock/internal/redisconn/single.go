@@ -80,13 +80,20 @@ func NotExecuted(err error) bool {
 	return why != executed
 }
 
+// Apart reports whether a server refused a command while the slot of its keys moves, because it has not all of them.
+func Apart(err error) bool {
+	re, is := AsReply(err)
+	return is && (re.HasCode("TRYAGAIN") || re.HasCode("ASK"))
+}
+
 // A command that a server refused because another server has its key, or because it is not ready,
 // was not executed. It is sent again a few times: moving a key does not take long. No other command
 // is sent again.
 const (
-	maxSends = 8
-	minPause = 10 * time.Millisecond
-	maxPause = 250 * time.Millisecond
+	maxSends   = 8
+	apartSends = 4 // while a slot moves: what needs no other key can go on
+	minPause   = 10 * time.Millisecond
+	maxPause   = 250 * time.Millisecond
 )
 
 // redirection is where a server sends a command.
@@ -205,7 +212,7 @@ func redirectionOfAll(commands [][]string, got []Answer) (why redirection, addr 
 // harmless reports whether a command changed nothing.
 func harmless(command string, a Answer) bool {
 	switch command {
-	case "MULTI", "DISCARD", "WAIT", "UNWATCH", "GET", "PTTL", "EXISTS":
+	case "MULTI", "DISCARD", "WAIT", "UNWATCH", "GET", "PTTL", "EXISTS", "TIME":
 		return true
 	case "EXEC":
 		re := (*ReplyError)(nil)

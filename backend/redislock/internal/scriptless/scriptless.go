@@ -7,10 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/plain"
@@ -44,76 +42,20 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	switch taken.Outcome {
 	case plain.Held:
 		if !plain.OwnedBy(redisconn.Text(taken.Value.Reply), r.Owner) {
-			return driver.Grant{}, s.refusal(ctx, r, taken.Value)
+			return driver.Grant{}, s.Refusal(ctx, r, taken.Value)
 		}
-		if id, err = s.again(ctx, r); err != nil {
+		if id, err = s.Again(ctx, r, func(h driver.Hold) error { return s.renewOne(ctx, h) }); err != nil {
 			return driver.Grant{}, err
 		}
 	case plain.Queued:
 		return driver.Grant{}, s.yieldToQueue(ctx, r)
 	case plain.Ended:
-		return driver.Grant{}, s.refusal(ctx, r, taken.Value)
+		return driver.Grant{}, s.Refusal(ctx, r, taken.Value)
 	}
 	if id, err = s.spread(ctx, r.Name, id); err != nil {
 		return driver.Grant{TTL: r.TTL}, err
 	}
 	return s.Layout.Grant(r, id)
-}
-
-// again acquires a hold again that r's Owner has.
-func (s *Store) again(ctx context.Context, r driver.Request) (id string, err error) {
-	id, err = s.draw(ctx, r.Name)
-	if err == nil {
-		h := r.Hold
-		if h.Fence, err = s.Layout.Fence(id, r.Owner); err == nil {
-			err = s.renewOne(ctx, h)
-		}
-	}
-	if errors.Is(err, driver.ErrLost) {
-		err = errors.New("the lock ended while it was acquired again")
-	}
-	return id, err
-}
-
-// refusal returns the error of an attempt that found another value.
-func (s *Store) refusal(ctx context.Context, r driver.Request, value redisconn.Answer) error {
-	key := s.Layout.Prefix + r.Name
-	if re, is := redisconn.AsReply(value.Err); is && re.HasCode("WRONGTYPE") {
-		return layouts.NoLock(key, "no string")
-	}
-	if value.Err != nil {
-		return redisconn.Explain(value.Err)
-	}
-	if value.Reply == nil {
-		return &driver.HeldError{} // it has ended
-	}
-	got := s.Client.DoAll(ctx, key, [][]string{{"TIME"}, {"PTTL", key}})
-	if got[1].Err != nil {
-		return redisconn.Explain(got[1].Err)
-	}
-	ms, text := redisconn.Integer(got[1].Reply), redisconn.Text(value.Reply)
-	if !layouts.IsLockString(text, ms) {
-		return layouts.NoLock(key, layouts.NoToken(ms))
-	}
-	return layouts.Held(ms, s.Layout.StringHolder(s.fenced(ctx, key, text, clock(got[0].Reply), ms), 0, ms))
-}
-
-// fenced returns a value with its fence. Where Take wrote the value, it looks for what was drawn, in one more round trip.
-func (s *Store) fenced(ctx context.Context, key, value string, now time.Duration, left int64) string {
-	from := layouts.DrawnSince(value, now, left)
-	if from == "" {
-		return value
-	}
-	counter := s.Layout.Counter(strings.TrimPrefix(key, s.Layout.Prefix))
-	reply, _ := s.Client.Do(ctx, key, []string{"XRANGE", counter, from, "+", "COUNT", "256"})
-	for _, e := range redisconn.List(reply) {
-		entry := redisconn.List(e) // id and fields
-		if len(entry) == 2 && slices.Contains(redisconn.Texts(entry[1]), layouts.Mark(value[:layouts.OwnerLen])) {
-			note, _ := layouts.Fenced(value, redisconn.Text(entry[0]))
-			return note
-		}
-	}
-	return value
 }
 
 // yieldToQueue gives up a lock that was taken before those in the queue, which clients with
@@ -129,17 +71,6 @@ func (s *Store) yieldToQueue(ctx context.Context, r driver.Request) error {
 	return &driver.HeldError{}
 }
 
-// xadd is the command that takes an id from the fence counter.
-func (s *Store) xadd(name, id string) []string {
-	return []string{"XADD", s.Layout.Counter(name), "MAXLEN", "~", s.Layout.MaxDrawn, id, "", ""}
-}
-
-// draw takes the next id from the fence counter.
-func (s *Store) draw(ctx context.Context, name string) (string, error) {
-	reply, err := s.Client.Do(ctx, s.Layout.Prefix+name, s.xadd(name, "*"))
-	return redisconn.Text(reply), redisconn.Explain(err)
-}
-
 // spread returns an id, or a later one. A millisecond has a thousand: behind them, spread
 // draws from the next millisecond in advance, as scripts do.
 func (s *Store) spread(ctx context.Context, name, id string) (string, error) {
@@ -153,7 +84,7 @@ func (s *Store) spread(ctx context.Context, name, id string) (string, error) {
 			return "", err
 		}
 		// The first is refused if another client was quicker.
-		got := s.Client.DoAll(ctx, s.Layout.Prefix+name, [][]string{s.xadd(name, strconv.FormatUint(n+1, 10)+"-0"), s.xadd(name, "*")})
+		got := s.Client.DoAll(ctx, s.Layout.Prefix+name, [][]string{s.XAdd(name, strconv.FormatUint(n+1, 10)+"-0"), s.XAdd(name, "*")})
 		if err := got[1].Err; err != nil {
 			return "", redisconn.Explain(err)
 		}
@@ -237,7 +168,7 @@ func (s *Store) renewOne(ctx context.Context, h driver.Hold) error {
 			writes[0] = []string{"SET", key, note, "XX", "PX", life}
 		}
 		if h.Floor >= s.Layout.Span {
-			writes = append(writes, s.xadd(h.Name, s.Layout.FloorID(h.Floor)))
+			writes = append(writes, s.XAdd(h.Name, s.Layout.FloorID(h.Floor)))
 		}
 		return writes
 	}, nil)
@@ -318,7 +249,7 @@ func (s *Store) Read(ctx context.Context, key string) (layouts.Snapshot, error) 
 		{"GET", key},
 	})
 	seen := layouts.Snapshot{
-		Kind: redisconn.Text(got[0].Reply), Now: clock(got[1].Reply), Left: redisconn.Integer(got[2].Reply), Value: redisconn.Text(got[4].Reply),
+		Kind: redisconn.Text(got[0].Reply), Now: plain.Clock(got[1].Reply), Left: redisconn.Integer(got[2].Reply), Value: redisconn.Text(got[4].Reply),
 	}
 	if seen.Kind != "string" {
 		got = got[:4] // GET fails
@@ -329,19 +260,8 @@ func (s *Store) Read(ctx context.Context, key string) (layouts.Snapshot, error) 
 	for _, owner := range redisconn.Texts(got[3].Reply) {
 		seen.Waiters = append(seen.Waiters, s.Layout.Waiter(owner, -1))
 	}
-	seen.Value = s.fenced(ctx, key, seen.Value, seen.Now, seen.Left)
+	seen.Value = s.Fenced(ctx, key, seen.Value, seen.Now, seen.Left)
 	return seen, nil
-}
-
-// clock reads TIME's answer: the time since 1970.
-func clock(reply any) time.Duration {
-	parts := redisconn.Texts(reply)
-	if len(parts) != 2 {
-		return 0
-	}
-	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
-	micros, _ := strconv.ParseInt(parts[1], 10, 64)
-	return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond
 }
 
 // Locks returns the plain locks among keys that distlock took.
