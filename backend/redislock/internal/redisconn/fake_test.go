@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ import (
 type scriptedServer struct {
 	t     *testing.T
 	conns chan *fakeConn // one after the other
-	made  int
+	made  atomic.Int64
 }
 
 // fakeConn is the server's end of a connection. It reads all that comes.
@@ -31,7 +32,7 @@ func newScriptedServer(t *testing.T) *scriptedServer {
 }
 
 func (f *scriptedServer) dial(context.Context, string, string) (net.Conn, error) {
-	f.made++
+	f.made.Add(1)
 	ours, theirs := net.Pipe()
 	c := &fakeConn{theirs, f.t, make(chan string, 10_000)}
 	go func() {

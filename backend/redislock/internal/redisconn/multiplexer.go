@@ -28,8 +28,9 @@ type multiplexer struct {
 	queue   []*request // of which nothing was written
 	current *pipe      // nil: there is none
 	former  []*pipe    // replaced, and owe answers
-	dialing bool
-	late    lateTimer // of current, for the queue
+	dialing int        // attempts to make a connection
+	dialed  time.Time  // when the latest one began
+	late    lateTimer  // of current or of dialing, for the queue
 	closed  bool
 }
 
@@ -77,7 +78,10 @@ func (m *multiplexer) send(ctx context.Context, x *request) error {
 	m.queue = append(m.queue, x)
 	switch c := m.usable(); {
 	case c == nil:
-		m.dial()
+		if m.dialing == 0 {
+			m.dial()
+		}
+		m.late.waits(ctx, m.dialed)
 	case c.writing:
 		// It will be written along.
 	case !c.takes():
@@ -133,26 +137,27 @@ func (m *multiplexer) setQueue(queue []*request) {
 	}
 }
 
-// dial begins to make a connection. If that fails, all that is queued fails.
+// maxDials is how many connections are in the making at once: the next one when the server is late to let us in.
+const maxDials = 2
+
+// dial begins to make a connection. If no other is in the making, and it fails, all that is queued fails.
 func (m *multiplexer) dial() {
-	if m.dialing {
-		return
-	}
-	m.dialing = true
+	m.dialing++
+	m.dialed = time.Now()
 	go func() {
 		w, err := m.open(m.ctx)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.dialing = false
-		if err == nil && m.closed {
+		m.dialing--
+		switch {
+		case err == nil && (m.closed || m.current != nil):
 			w.Close()
-		}
-		if err != nil || m.closed {
+		case err == nil:
+			m.current = &pipe{wire: w}
+			m.write(m.current)
+		case m.dialing == 0 && m.current == nil:
 			m.failQueue(err)
-			return
 		}
-		m.current = &pipe{wire: w}
-		m.write(m.current)
 	}()
 }
 
@@ -171,8 +176,12 @@ func (m *multiplexer) replaceLate() {
 }
 
 func (m *multiplexer) replaceIfLate() {
-	if m.current != nil && len(m.queue) > 0 && m.late.due(m.current.silent) {
+	switch {
+	case len(m.queue) == 0:
+	case m.current != nil && m.late.due(m.current.silent):
 		m.replace()
+	case m.current == nil && m.dialing > 0 && m.dialing < maxDials && m.late.due(m.dialed):
+		m.dial()
 	}
 }
 
@@ -182,7 +191,7 @@ func (m *multiplexer) replace() {
 		return
 	}
 	m.former, m.current = append(m.former, m.current), nil
-	if len(m.queue) > 0 {
+	if len(m.queue) > 0 && m.dialing == 0 {
 		m.dial()
 	}
 }
@@ -212,7 +221,7 @@ func (m *multiplexer) forget(c *pipe) {
 	switch i := slices.Index(m.former, c); {
 	case c == m.current:
 		m.current = nil
-		if len(m.queue) > 0 && !m.closed {
+		if len(m.queue) > 0 && m.dialing == 0 && !m.closed {
 			m.dial()
 		}
 	case i >= 0:

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,8 +140,8 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 			ask(inTime(t, fakeTimeout/50), s, "more")
 			time.Sleep(fakeTimeout / 50)
 		}
-		if f.made != 1+maxFormer {
-			t.Errorf("%d connections", f.made)
+		if f.made.Load() != 1+maxFormer {
+			t.Errorf("%d connections", f.made.Load())
 		}
 		u := second.isUnknown(t, context.DeadlineExceeded)
 		old.says("+1\r\n")
@@ -243,7 +244,7 @@ func TestDialErrorReachesAll(t *testing.T) {
 		goOn := make(chan struct{})
 		down := errors.New("down")
 		s.o.Dialer = func(context.Context, string, string) (net.Conn, error) {
-			f.made++
+			f.made.Add(1)
 			<-goOn
 			return nil, down
 		}
@@ -257,8 +258,8 @@ func TestDialErrorReachesAll(t *testing.T) {
 		for _, c := range calls {
 			c.isUnsent(t, down)
 		}
-		if f.made != 1 {
-			t.Errorf("%d attempts", f.made)
+		if f.made.Load() > maxDials {
+			t.Errorf("%d attempts", f.made.Load())
 		}
 		s.o.Dialer = f.dial
 		a := ask(t.Context(), s, "a")
@@ -266,6 +267,34 @@ func TestDialErrorReachesAll(t *testing.T) {
 		c.gets("a")
 		c.says("+1\r\n")
 		a.is(t, "1")
+	})
+}
+
+// A server may be silent while a connection is made, as a firewall is. A caller has its answer by the next one, and the first is closed
+// if it comes late.
+func TestSilentDialIsNotAwaited(t *testing.T) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		var dials atomic.Int64
+		goOn := make(chan struct{})
+		s.o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials.Add(1) == 1 {
+				<-goOn
+			}
+			return f.dial(ctx, network, addr)
+		}
+		a := ask(inTime(t, 2*time.Second), s, "a")
+		c := <-f.conns
+		c.gets("a")
+		c.says("+1\r\n")
+		a.is(t, "1")
+		close(goOn)
+		if late := <-f.conns; late.isOpen() || !c.isOpen() || dials.Load() != 2 {
+			t.Errorf("after %d attempts the late connection stays, or the one in use does not", dials.Load())
+		}
+		b := ask(t.Context(), s, "b")
+		c.gets("b")
+		c.says("+2\r\n")
+		b.is(t, "2")
 	})
 }
 
@@ -414,9 +443,9 @@ func TestCloseEndsAll(t *testing.T) {
 		b.isUnsent(t, ErrClientClosed)
 		ask(t.Context(), s, "c").isUnsent(t, ErrClientClosed)
 		synctest.Wait()
-		if c := <-f.conns; len(s.wires) > 0 || f.made != 1 {
+		if c := <-f.conns; len(s.wires) > 0 || f.made.Load() != 1 {
 			c.gets("a")
-			t.Errorf("%d connections are left of %d", len(s.wires), f.made)
+			t.Errorf("%d connections are left of %d", len(s.wires), f.made.Load())
 		}
 	})
 }

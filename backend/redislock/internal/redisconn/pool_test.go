@@ -36,16 +36,16 @@ func TestDedicatedConnections(t *testing.T) {
 		}
 		taken[0].Close(false)
 		taken[0] = must.Get(s.Dedicated(t.Context()))(t)
-		if f.made != maxDedicated {
-			t.Errorf("%d connections, want %d", f.made, maxDedicated)
+		if f.made.Load() != maxDedicated {
+			t.Errorf("%d connections, want %d", f.made.Load(), maxDedicated)
 		}
 		s.Reconnect()
 		for _, c := range append(taken, must.Get(s.Dedicated(t.Context()))(t)) {
 			c.Close(false)
 		}
 		synctest.Wait()
-		if len(s.wires) != 1 || f.made != maxDedicated+1 {
-			t.Errorf("%d connections stay of %d, want the new one", len(s.wires), f.made)
+		if len(s.wires) != 1 || f.made.Load() != maxDedicated+1 {
+			t.Errorf("%d connections stay of %d, want the new one", len(s.wires), f.made.Load())
 		}
 	})
 }
@@ -105,8 +105,8 @@ func TestDedicatedConnectionThatSaysTooMuch(t *testing.T) {
 			}
 			conn.Close(false)
 		}
-		if len(s.wires) != 1 || f.made != 2 {
-			t.Errorf("%d connections stay of %d", len(s.wires), f.made)
+		if len(s.wires) != 1 || f.made.Load() != 2 {
+			t.Errorf("%d connections stay of %d", len(s.wires), f.made.Load())
 		}
 	})
 }
