@@ -141,7 +141,7 @@
 // A user needs the keys above, the channels distlock_free:*, in the layout "redisson" redisson_lock__channel:*,
 // redisson_rwlock:* and redisson_sc:*, and the commands
 //
-//   - with scripts: EVALSHA, EVAL and the commands in scripts/composed; with replicas: WAIT. DELIFEQ or DELEX is used if the
+//   - with scripts: EVALSHA, EVAL and the commands in scripts; with replicas: WAIT. DELIFEQ or DELEX is used if the
 //     user may send it and COMMAND INFO;
 //   - without: SET GET PTTL EXISTS XADD, WATCH UNWATCH MGET MULTI EXEC PEXPIRE DEL LINDEX
 //     PUBLISH, TIME and XRANGE for the fence that a refusal tells, and LRANGE to notify several readers at once; for Inspect and List TYPE TIME LRANGE SCAN GETRANGE.

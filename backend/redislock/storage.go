@@ -112,7 +112,7 @@ var (
 var parts embed.FS
 
 // script is a Lua script. It is composed on first use, for the way in which messages are published: a
-// program needs few of them. scripts/composed has them whole.
+// program needs few of them. go test -run PrintScript -script ? prints them whole.
 type script struct {
 	parts   []string
 	sources [redisconn.PubSubSharded + 1]func() source
