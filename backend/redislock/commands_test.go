@@ -108,7 +108,7 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	b := openOwn(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
 	trips := 0
-	sendThrough(b, redisconn.NewSingle(&tripCounter{serverOf(b), &trips}))
+	sendThrough(b, redisconn.NewSingle("", &tripCounter{serverOf(b), &trips}))
 	meddle(b, func([][]string) { trips++ })
 	want := map[string]string{
 		"lock":    "1 trips: EXISTS GET SET XADD",

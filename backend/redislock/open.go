@@ -144,7 +144,7 @@ func (t *urlTarget) connect() redisconn.Client {
 				return redisconn.NewServer(o)
 			}})
 	}
-	return redisconn.NewSingle(redisconn.NewServer(t.optionsFor(t.server, t.certificates, t.addrs[0])))
+	return redisconn.NewSingle(t.name(), redisconn.NewServer(t.optionsFor(t.server, t.certificates, t.addrs[0])))
 }
 
 // mastersOnly refuses a server that has become a replica, whose data may be old.

@@ -67,9 +67,6 @@ type Server interface {
 	// There are no more events after Close or a failure.
 	Listen(ctx context.Context, on func(Event)) (Listener, error)
 
-	// Name returns scheme, address and database.
-	Name() string
-
 	Close()
 }
 
@@ -95,10 +92,7 @@ func FailAll(n int, err error) []Answer { return slices.Repeat([]Answer{{Err: er
 // for too long.
 func Reconnect(c Client, key string) {
 	at, err := c.At(context.Background(), key)
-	if err != nil {
-		return
-	}
-	if s, ok := at.(interface{ Reconnect() }); ok {
+	if s, ok := at.(interface{ Reconnect() }); ok && err == nil {
 		s.Reconnect()
 	}
 }
@@ -129,13 +123,6 @@ const (
 	Unsubscribed                      // a subscription has ended, requested or not
 	Broken                            // the connection has ended, by Err
 )
-
-// SubscriptionEvent returns the event of a server's push, whose kind is "subscribe" or such. The event
-// of one that is of no interest has no kind.
-func SubscriptionEvent(kind, channel string) Event {
-	kinds := map[string]EventKind{"subscribe": Subscribed, "ssubscribe": Subscribed, "unsubscribe": Unsubscribed, "sunsubscribe": Unsubscribed}
-	return Event{Kind: kinds[kind], Channel: channel, Sharded: kind == "ssubscribe" || kind == "sunsubscribe"}
-}
 
 // The schemes of servers' names, each also with TLS but the socket's.
 const (

@@ -22,7 +22,7 @@ func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
 		if o.Addr == "FailoverClient" {
 			return nil, 0, errSentinels
 		}
-		return NewSingle(NewServer(optionsOf(o))), o.ReadTimeout, nil
+		return NewSingle(nameOf(o), NewServer(optionsOf(o))), o.ReadTimeout, nil
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ClusterSlots != nil {
@@ -37,8 +37,7 @@ func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
 
 var errSentinels = fmt.Errorf("%w: a go-redis client of sentinels does not say which master it has: want Open with redis+sentinel://host1,host2,host3/NAME", driver.ErrUnsupported)
 
-// optionsOf says how to reach a client's server. The dialer does TLS as well.
-func optionsOf(o *redis.Options) Options {
+func nameOf(o *redis.Options) string {
 	scheme := SchemeServer
 	switch {
 	case o.Network == "unix":
@@ -46,8 +45,13 @@ func optionsOf(o *redis.Options) Options {
 	case o.TLSConfig != nil:
 		scheme = "rediss"
 	}
+	return ServerName(scheme, o.Addr, o.DB)
+}
+
+// optionsOf says how to reach a client's server. The dialer does TLS as well.
+func optionsOf(o *redis.Options) Options {
 	return Options{
-		Name: ServerName(scheme, o.Addr, o.DB), Network: o.Network, Addr: o.Addr, DB: o.DB, Timeout: max(o.ReadTimeout, 0), Dialer: o.Dialer,
+		Network: o.Network, Addr: o.Addr, DB: o.DB, Timeout: max(o.ReadTimeout, 0), Dialer: o.Dialer,
 		Credentials: credentials(o.StreamingCredentialsProvider, o.CredentialsProviderContext, o.CredentialsProvider, o.Username, o.Password),
 	}
 }

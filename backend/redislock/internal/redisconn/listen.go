@@ -85,15 +85,15 @@ func (l *listener) receive(on func(Event)) error {
 
 // report reports the event of a reply: of three words, but for the answers to PING.
 func report(reply any, on func(Event)) {
-	words, _ := reply.([]any)
-	if len(words) != 3 {
-		return
+	if words, _ := reply.([]any); len(words) == 3 {
+		e := pushes[Text(words[0])]
+		e.Channel, e.Message = Text(words[1]), Text(words[2])
+		on(e)
 	}
-	kind, channel := Text(words[0]), Text(words[1])
-	switch kind {
-	case "message", "smessage":
-		on(Event{Kind: Received, Channel: channel, Message: Text(words[2])})
-	default:
-		on(SubscriptionEvent(kind, channel))
-	}
+}
+
+// pushes are the events of a server's pushes. Others are of no interest, and have no kind.
+var pushes = map[string]Event{
+	"message": {Kind: Received}, "smessage": {Kind: Received}, "subscribe": {Kind: Subscribed}, "unsubscribe": {Kind: Unsubscribed},
+	"ssubscribe": {Kind: Subscribed, Sharded: true}, "sunsubscribe": {Kind: Unsubscribed, Sharded: true},
 }

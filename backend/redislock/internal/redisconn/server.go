@@ -72,19 +72,6 @@ func (s *server) Reconnect() {
 
 func (s *server) Dedicated(ctx context.Context) (DedicatedConn, error) { return s.pool.take(ctx) }
 
-func (s *server) Name() string {
-	scheme := SchemeServer
-	switch {
-	case s.o.Name != "":
-		return s.o.Name
-	case s.o.Network == "unix":
-		scheme = SchemeSocket
-	case s.o.TLS != nil:
-		scheme = "rediss"
-	}
-	return ServerName(scheme, s.o.Addr, s.o.DB)
-}
-
 // Close ends all connections, and what waits for answers.
 func (s *server) Close() {
 	s.mu.Lock()

@@ -12,10 +12,13 @@ import (
 )
 
 // NewSingle returns the client of one server.
-func NewSingle(s Server) Client { return singleClient{s} }
+func NewSingle(name string, s Server) Client { return singleClient{s, name} }
 
 // singleClient is the client of one server.
-type singleClient struct{ Server }
+type singleClient struct {
+	Server
+	name string
+}
 
 func (s singleClient) Do(ctx context.Context, _ string, args []string) (any, error) {
 	reply, err := s.Server.Do(ctx, args)
@@ -66,6 +69,8 @@ func explainSingle(err error) error {
 func (s singleClient) Slot(string) int { return 0 }
 
 func (s singleClient) Slotted() bool { return false }
+
+func (s singleClient) Name() string { return s.name }
 
 func (s singleClient) Refresh() {}
 

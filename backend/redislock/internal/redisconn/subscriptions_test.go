@@ -57,7 +57,7 @@ func TestDetectPubSubAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, c := NewPubSub(PubSubUnknown), &refusingClient{err: &ReplyError{Text: "NOPERM this user has no permissions"}}
 		srv := &silentServer{}
-		s := NewSubscriptions(NewSingle(srv), p)
+		s := NewSubscriptions(NewSingle("", srv), p)
 		defer s.Close()
 		want := func(when string, want PubSubMode) {
 			t.Helper()
@@ -167,7 +167,7 @@ func (s *silentServer) Close()                                            {}
 // silence of the old one would count as its end.
 func TestUnconfirmedSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSubscriptions(NewSingle(&silentServer{}), NewPubSub(PubSubClassic))
+		s := NewSubscriptions(NewSingle("", &silentServer{}), NewPubSub(PubSubClassic))
 		defer s.Close()
 		h := make(confirmations, 10)
 		must.Get(s.Join(t.Context(), "key", "channel", h))(t)
@@ -186,7 +186,7 @@ func TestJoinWhileTheConnectionEnds(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 30 {
 		wg.Go(func() {
-			c := NewSingle(NewServer(Options{Addr: srv.Addr(), Timeout: time.Minute}))
+			c := NewSingle("", NewServer(Options{Addr: srv.Addr(), Timeout: time.Minute}))
 			defer c.Close()
 			s := NewSubscriptions(c, NewPubSub(PubSubClassic))
 			defer s.Close()

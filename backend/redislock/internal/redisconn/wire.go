@@ -13,7 +13,6 @@ import (
 
 // Options say how to reach a server.
 type Options struct {
-	Name    string // of the server; empty: made of the others
 	Network string // "tcp" if empty
 	Addr    string
 	DB      int
