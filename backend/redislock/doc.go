@@ -44,8 +44,8 @@
 //
 // While a slot moves, a server refuses a script of whose keys it has only some. Exclusive locks and writers' of the layout "string" that
 // nobody waits for have one key: they are acquired, renewed and released wherever it is, and a refused attempt gets no place in the queue.
-// All else waits for the end of the move: locks that are waited for, readers and permits, the layout "redisson", Inspect, releases with
-// replicas or without scripts. What is held there is renewed while its keys are together; otherwise a lease ends in time.
+// All else waits for the end of the move: locks that are waited for, readers and permits, the layout "redisson", Inspect, a backend
+// without scripts, and with replicas all but renewals. What is held there is renewed while its keys are together; otherwise a lease ends in time.
 //
 // # How a lock is stored
 //

@@ -73,7 +73,7 @@ func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 	}
 	sent.commands = [...][]string{sent.words[:6], fence, sent.words[15:17], sent.words[17:]}
 	got := c.Client.DoAll(ctx, key, sent.commands[:])
-	if redisconn.Apart(got[0].Err) { // the slot moves: one server has no such key, and another may have the counter
+	if redisconn.Apart(got[0].Err) && !c.Creates { // the slot moves: one server has no such key, and another may have the counter
 		if id := redisconn.Text(got[1].Reply); id != "" { // it would be taken for the fence of what follows
 			_, _ = c.Client.Do(ctx, key, []string{"XDEL", fence[1], id})
 		}
