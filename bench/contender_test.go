@@ -167,8 +167,7 @@ var (
 
 	postgresOurs = []contender{
 		onDatabase("Row", "strategy=row"),
-		onDatabase("Advisory, session", "strategy=advisory"),
-		onDatabase("Advisory, transaction", "strategy=advisory&level=transaction"),
+		onDatabase("Advisory", "strategy=advisory"),
 	}
 	postgresRaw = []contender{
 		postgresUpdate,

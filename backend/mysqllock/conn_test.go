@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/connlock"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
@@ -174,7 +176,7 @@ func TestKillEndsTheMarkedConnection(t *testing.T) {
 	for _, marked := range []bool{false, true} {
 		conn := must.Get(db.Conn(t.Context()))(t)
 		defer conn.Close()
-		mark, id := newMark(), ""
+		mark, id := driver.NewOwner(), ""
 		must.OK(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 		killed, seconds := id+"/1", "2"
 		if marked {
@@ -187,7 +189,7 @@ func TestKillEndsTheMarkedConnection(t *testing.T) {
 		until(t, "the statement runs", func() bool {
 			return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND ID = "+id) > 0
 		})
-		if err := b.strategy.(forUpdateBackend).Dialect.Kill(t.Context(), killed); err != nil {
+		if err := b.strategy.(*connlock.Backend).Dialect.Kill(t.Context(), killed); err != nil {
 			t.Error(err)
 		}
 		if err := <-slept; (err != nil) != marked {
@@ -198,7 +200,7 @@ func TestKillEndsTheMarkedConnection(t *testing.T) {
 
 // The smallest pool that a strategy accepts always has a connection for other calls.
 func TestSmallestPool(t *testing.T) {
-	const least = 3
+	const least = 2
 	bothOnConnections(t, func(t *testing.T, s Strategy) {
 		srv := testserver.SharedMariaDB(t)
 		db := srv.DB(t, srv.Database(t))
@@ -286,7 +288,7 @@ func TestReleasesAfterACommit(t *testing.T) {
 // MySQL 5.7 has no NOWAIT. The short timeout of an attempt ends before the caller's work.
 func TestWorkWaitsForRowsInMySQL57(t *testing.T) {
 	b, db, _ := forUpdateHold(t)
-	b.strategy.(forUpdateBackend).Dialect.(*forUpdateDialect).server = server{major: 5, minor: 7}
+	b.strategy.(*connlock.Backend).Dialect.(*connDialect).server = server{major: 5, minor: 7}
 	r := request("next", 30*time.Second)
 	take(t, b, r)
 	var timeout int64
@@ -345,7 +347,7 @@ func TestKilledConnectionsAreToldSoon(t *testing.T) {
 	r.OnLost = func() { close(lost) }
 	must.Get(b.Acquire(t.Context(), r))(t)
 	var id string
-	must.OK(t, db.QueryRowContext(t.Context(), "SELECT IS_USED_LOCK(CONCAT('distlock-link/', link)) FROM distlock_mutexes WHERE owner = ?", r.Owner).Scan(&id))
+	must.OK(t, db.QueryRowContext(t.Context(), "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX JOIN information_schema.PROCESSLIST ON ID = trx_mysql_thread_id WHERE DB = DATABASE()").Scan(&id))
 	must.Get(db.ExecContext(t.Context(), "KILL "+id))(t)
 	select {
 	case <-lost:
@@ -381,6 +383,52 @@ func TestAPoolKeepsAConnectionForOthers(t *testing.T) {
 	if err := db.PingContext(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// A server that has no connection left says so, and what a lock needs.
+func TestNoConnectionIsLeft(t *testing.T) {
+	bothOnConnections(t, func(t *testing.T, s Strategy) {
+		user, admin := userOf(t, s)
+		b := connect(t, user)
+		take(t, b, request("a", long))
+		admin.do("ALTER USER " + admin.user + " WITH MAX_USER_CONNECTIONS 1")
+		var err error
+		for i := 0; i < 8 && err == nil; i++ { // some connections are open
+			_, err = b.Acquire(t.Context(), request(fmt.Sprint("b", i), long))
+		}
+		if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "each lock and each waiter needs one of its own") && !strings.Contains(err.Error(), "which another connection writes") {
+			t.Error(err)
+		}
+		admin.do("ALTER USER " + admin.user + " WITH MAX_USER_CONNECTIONS 0")
+		takeAtLast(t, b, request("c", long))
+	})
+}
+
+// An attempt that a proxy has sent to another session takes nothing.
+func TestSessionsThatAreMixedUp(t *testing.T) {
+	bothOnConnections(t, func(t *testing.T, s Strategy) {
+		url, _ := freshDatabase(t, s)
+		b := connect(t, url)
+		d := b.strategy.(*connlock.Backend).Dialect
+		c := must.Get(d.NewConn(t.Context(), must.Get(b.database.db.Conn(t.Context()))(t), time.Minute))(t)
+		defer c.Close()
+		switch c := c.(type) {
+		case *sessionConn:
+			c.mark += "0"
+		case *forUpdateConn:
+			c.mark += "0"
+		}
+		for what, err := range map[string]error{
+			"Ping":    c.Ping(t.Context()),
+			"TryLock": func() error { _, _, err := c.TryLock(t.Context(), connlock.Lock{Name: "x"}); return err }(),
+		} {
+			if !errors.Is(err, errAnother) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		c.Close()
+		take(t, b, request("x", long))
+	})
 }
 
 // MySQL rolls back a deadlock's victim and goes on in a new transaction, which does not have the lock.
@@ -458,7 +506,7 @@ func TestLocksOfATableWithSeveralNames(t *testing.T) {
 		}
 		after := *one.database
 		after.name = "mysql://another-host:3306/"
-		if a, b := (&connDialect{database: one.database}).Key("x"), (&connDialect{database: &after}).Key("x"); a != b {
+		if a, b := (&connDialect{database: one.database}).key("x"), (&connDialect{database: &after}).key("x"); a != b {
 			t.Errorf("%s: another key after a failover: %s, then %s", s, a, b)
 		}
 	}

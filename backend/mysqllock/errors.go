@@ -124,9 +124,9 @@ func finalCause(o Options, number uint16) string {
 	case errNoSuchDB:
 		return "there is no such database"
 	case errNoDBAccess:
-		return "the user may not use this database: GRANT " + o.Strategy.rights() + " on its tables"
+		return "the user may not use this database: GRANT " + neededRights + " on its tables"
 	case errNoTableRight, errNoColRight:
-		return "the user lacks a right: GRANT " + o.Strategy.rights() + " ON " + o.Table + ", and CREATE for create=true"
+		return "the user lacks a right: GRANT " + neededRights + " ON " + o.Table + ", and CREATE for create=true"
 	case errReadOnly, errReadOnlyTx, errReadOnlyMode:
 		return "the server is read-only: want the primary, not a replica"
 	case errBinlogFormat:
@@ -136,6 +136,9 @@ func finalCause(o Options, number uint16) string {
 	}
 	return ""
 }
+
+// neededRights are what a user must be granted on the table of a strategy.
+const neededRights = "SELECT, INSERT, UPDATE"
 
 // stale reports whether the server refused a right. It may have been given back since the connection was opened: the
 // server looks up rights to a database, and global ones, only then.

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/connlock"
 	"github.com/distlock/distlock/internal/netaddr"
 )
 
@@ -201,8 +202,8 @@ func (b *Backend) FreeConnections(ctx context.Context) (int, error) {
 // transaction and the lock: nothing is stored, even if work ignores the error. The isolation level
 // is READ COMMITTED.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
-	if f, ok := b.strategy.(forUpdateBackend); ok {
-		return f.Commit(ctx, owner, work)
+	if c, ok := b.strategy.(*connlock.Backend); ok && c.InTx {
+		return c.Commit(ctx, owner, work)
 	}
 	return fmt.Errorf("%w: mysqllock: Commit is for strategy %s", driver.ErrUnsupported, ForUpdate)
 }
@@ -233,11 +234,5 @@ func (d *database) newStrategy(ctx context.Context) (strategy, error) {
 	if err := d.refuseManyWriters(ctx); err != nil {
 		return nil, err
 	}
-	switch d.opts.Strategy {
-	case ForUpdate:
-		return newForUpdate(ctx, d)
-	case Session:
-		return newSession(ctx, d)
-	}
-	return nil, fmt.Errorf("%w: strategy %q", driver.ErrInvalid, d.opts.Strategy)
+	return newOnConnections(ctx, d)
 }

@@ -30,25 +30,13 @@ const (
 	Row Strategy = "row"
 
 	// ForUpdate holds a row by SELECT … FOR UPDATE in a transaction that stays open, on a connection
-	// of its own for each lock and each waiter; waiters beyond sixteen poll. It is exclusive only. A lock ends with its
-	// connection.
+	// of its own for each lock and each waiter. It is exclusive only. A lock ends with its connection.
 	ForUpdate Strategy = "forupdate"
 
-	// Session holds locks by GET_LOCK, on a connection of its own for each lock and each waiter; waiters beyond sixteen poll. It is
-	// exclusive only. A lock ends with its connection.
+	// Session holds locks by GET_LOCK, on a connection of its own for each lock and each waiter. It is exclusive only. A lock ends
+	// with its connection.
 	Session Strategy = "session"
 )
-
-// deletes reports whether a strategy deletes rows.
-func (s Strategy) deletes() bool { return s == ForUpdate }
-
-// rights returns what a user must be granted on the strategy's table.
-func (s Strategy) rights() string {
-	if s.deletes() {
-		return "SELECT, INSERT, UPDATE, DELETE"
-	}
-	return "SELECT, INSERT, UPDATE"
-}
 
 // mappedToRow has the names of textbook ways that are Row here, and why.
 var mappedToRow = map[Strategy]string{

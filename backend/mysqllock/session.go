@@ -90,6 +90,17 @@ func execOn(ctx context.Context, conn sqldriver.Conn, text string) error {
 	return err
 }
 
+// connected returns an error if the server has closed a connection, as far as its socket shows that.
+func connected(conn *sql.Conn) error {
+	return conn.Raw(func(raw any) error {
+		r, ok := raw.(sqldriver.SessionResetter)
+		if ok && errors.Is(r.ResetSession(context.Background()), sqldriver.ErrBadConn) {
+			return errors.New("the server has closed the connection")
+		}
+		return nil
+	})
+}
+
 // lent is a connection of a caller's pool that is ours until it is closed: then it is closed for the pool too, which must
 // not get it back with other settings.
 type lent struct {

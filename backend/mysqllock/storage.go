@@ -212,9 +212,6 @@ func (d *database) checkWrites(ctx context.Context) error {
 		"UPDATE " + table + " SET " + key + " = " + key + " WHERE " + key + " = '' AND 1 = 0",
 		"INSERT INTO " + table + " (" + all + ") SELECT " + all + " FROM " + table + " WHERE 1 = 0",
 	}
-	if d.opts.Strategy.deletes() {
-		texts = append(texts, "DELETE FROM "+table+" WHERE "+key+" = '' AND 1 = 0")
-	}
 	for _, text := range texts {
 		if _, err := d.db.ExecContext(ctx, text); err != nil {
 			return err

@@ -1,7 +1,6 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -14,60 +13,42 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
-	"github.com/distlock/distlock/internal/metajson"
 	"github.com/distlock/distlock/internal/wait"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// advisory is the strategy. Package connlock manages its connections.
-type advisory struct{ *connlock.Backend }
+// advisoryOldest is the first version that ends idle sessions.
+const advisoryOldest = 14_00_00
 
-// newAdvisory makes strategy Advisory.
-func newAdvisory(ctx context.Context, db *database) (advisory, error) {
+// newAdvisory makes strategy Advisory. Package connlock manages its connections.
+func newAdvisory(ctx context.Context, db *database) (*connlock.Backend, error) {
+	if db.version < advisoryOldest {
+		return nil, fmt.Errorf("%w: strategy advisory needs PostgreSQL 14 or later: earlier ones do not end the connection of a holder that is gone; use strategy row", driver.ErrInvalid)
+	}
 	t, err := db.ensureTable(ctx, advisoryTable(db.opts.Table))
 	if err != nil {
-		return advisory{}, err
+		return nil, err
 	}
-	d := newAdvisoryDialect(db, t)
-	b, err := connlock.New(ctx, connlock.Config{
-		DB: db.db, Dialect: d, Package: "pglock", Name: db.name,
-		Joins: db.opts.Level == Transaction, Polling: d.ofTx, Explain: explain,
-	})
-	return advisory{b}, err
+	return connlock.New(connlock.Config{DB: db.db, Dialect: newAdvisoryDialect(db, t), Package: "pglock", Name: db.name, Explain: explain})
 }
 
 // advisoryDialect implements connlock's dialect for PostgreSQL.
 type advisoryDialect struct {
 	*database
-	// ofTx: locks belong to transactions. Before version 14 those of sessions do, too: the server ends silent connections
-	// only in transactions. An empty one has no snapshot, and holds nothing back.
-	ofTx bool
-
-	path  string // of the table: schema and name
-	table string // the same as an identifier
-
+	path      string // of the table: schema and name
 	sqlNumber string // writes the number of a grant
-	sqlOwn    string // the same through the lock's own connection; no row if a commit may take long
-	sqlTry    string // tries a lock, and writes the number unless a commit may take long
-	meta      metajson.Cache
+	sqlTry    string // tries a lock, and writes the number
 }
 
-// commitsAlone is true if a commit waits for no standby: one that has gone would keep a connection from renewing its locks.
-const commitsAlone = `current_setting('synchronous_standby_names') = ''`
-
 func newAdvisoryDialect(db *database, t *tableInfo) *advisoryDialect {
-	write := `INSERT INTO ` + t.quoted + ` AS t (k, name, number, owner, link, since, meta) %s
-		ON CONFLICT (k) DO UPDATE SET number = greatest(t.number + 1, excluded.number), owner = excluded.owner, link = excluded.link,
-			since = excluded.since, meta = excluded.meta RETURNING number`
-	const row = `$1::bytea, $2::text, ` + clock + `, $3::text, $4::text, ` + clock + `, $5::text`
+	write := `INSERT INTO ` + t.quoted + ` AS t (k, name, number, owner) SELECT $1::bytea, $2::text, ` + clock + `, $3::text %s
+		ON CONFLICT (k) DO UPDATE SET number = greatest(t.number + 1, excluded.number), owner = excluded.owner RETURNING number`
 	return &advisoryDialect{
-		database: db, path: t.path, table: t.quoted, ofTx: db.opts.Level == Transaction || db.version < 14_00_00,
-		sqlNumber: fmt.Sprintf(write, `VALUES (`+row+`)`),
-		sqlOwn:    fmt.Sprintf(write, `SELECT `+row+` WHERE `+commitsAlone),
-		sqlTry: `WITH got AS MATERIALIZED (SELECT pg_try_advisory_lock($6::bigint) AS ok), fence AS (` +
-			fmt.Sprintf(write, `SELECT `+row+` FROM got WHERE ok AND `+commitsAlone) +
-			`) SELECT got.ok, coalesce((SELECT number FROM fence), 0) FROM got`,
+		database: db, path: t.path,
+		sqlNumber: fmt.Sprintf(write, ""),
+		sqlTry: `WITH got AS MATERIALIZED (SELECT CASE WHEN pg_backend_pid() = $4::int THEN pg_try_advisory_lock($5::bigint) END AS ok), fence AS (` +
+			fmt.Sprintf(write, `FROM got WHERE ok`) + `) SELECT got.ok, coalesce((SELECT number FROM fence), 0) FROM got`,
 	}
 }
 
@@ -78,126 +59,49 @@ func (d *advisoryDialect) hash(name string) []byte {
 	return sum[:]
 }
 
-// Key returns 64 bits of the hash, which is all that the server knows of a lock.
-func (d *advisoryDialect) Key(name string) string {
+// key returns 64 bits of the hash, which is all that the server knows of a lock.
+func (d *advisoryDialect) key(name string) string {
 	return strconv.FormatInt(int64(binary.BigEndian.Uint64(d.hash(name))), 10)
 }
 
-// NewConn prepares a connection, which the server then ends when it is silent for too long.
+// usersSQL returns what gives a transaction the timeouts of the connection's user.
+const usersSQL = `SELECT format('SET LOCAL statement_timeout = %L; SET LOCAL lock_timeout = %L; SET LOCAL jit = %L',
+	current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('jit'))`
+
+// NewConn prepares a connection, which the server then ends when it is silent for too long, or has died while it waits, where
+// the system on which the server runs can notice that.
 func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
-	c := sessionConn{d: d, tx: connlock.Tx{Conn: conn}}
+	c := &advisoryConn{d: d, conn: conn}
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
-	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+`, `+d.lockSettings(lease).call("")+` FROM pg_stat_get_activity(pg_backend_pid())`).Scan(&c.id, new(any))
+	err := conn.QueryRowContext(ctx, usersSQL).Scan(&c.users)
 	if err == nil {
-		err = c.checkClient(ctx)
+		err = conn.QueryRowContext(ctx, `SELECT pid, `+start+`, `+lockSettings(lease).call("")+` FROM pg_stat_get_activity(pg_backend_pid())`).Scan(&c.pid, &c.start, new(any))
 	}
-	if err != nil {
+	if err == nil {
+		err = c.exec(ctx, "SET client_connection_check_interval = 1000")
+	}
+	if err != nil && sqlState(err) != badSetting {
 		conn.Raw(hangUp)
 		return nil, err
 	}
-	if d.ofTx {
-		return &txConn{sessionConn: c}, nil
-	}
-	return &c, nil
+	return c, nil
 }
 
-// Kill ends a connection, and waits a little for its end.
+// Kill ends a connection. Its process number may belong to another connection by now, so the start is compared too.
 func (d *advisoryDialect) Kill(ctx context.Context, id string) error {
-	return d.kill(ctx, d.db, id)
-}
-
-// killTime bounds the wait for the end of a connection.
-const killTime = 5 * time.Second
-
-func (d *advisoryDialect) kill(ctx context.Context, q connlock.Querier, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, killTime)
-	defer cancel()
-	call := "pg_terminate_backend(pid)"
-	if d.version >= 14_00_00 {
-		call = "pg_terminate_backend(pid, 1000)"
-	}
-	if err := d.signal(ctx, q, call, id); err != nil {
-		return err
-	}
+	pid, start, _ := strings.Cut(id, " ")
 	for {
-		lives, err := d.lives(ctx, q, id)
-		if err != nil || !lives {
+		ended, err := d.db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid::text = $1 AND backend_start = $2::timestamptz`, pid, start)
+		if err != nil {
+			return explainStatement(err)
+		}
+		if n, err := ended.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
 		if err := wait.Sleep(ctx, time.Millisecond); err != nil {
 			return fmt.Errorf("the connection has not ended yet: %w", err)
 		}
 	}
-}
-
-// thisConn selects a connection by its ID.
-const thisConn = `pid = $1::int AND backend_start = $2::timestamptz`
-
-// signal calls a function for a connection. Its process number may belong to another connection by now, so
-// the start is compared too.
-func (d *advisoryDialect) signal(ctx context.Context, q connlock.Querier, call, id string) error {
-	pid, start := splitID(id)
-	_, err := q.ExecContext(ctx, `SELECT `+call+` FROM pg_stat_activity WHERE `+thisConn, pid, start)
-	return err
-}
-
-// lives reports whether the server lists a connection now. Inside a transaction the list would stay as
-// it was first seen, so that is cleared.
-func (d *advisoryDialect) lives(ctx context.Context, q connlock.Querier, id string) (is bool, err error) {
-	if _, err := q.ExecContext(ctx, `SELECT pg_stat_clear_snapshot()`); err != nil {
-		return false, err
-	}
-	pid, start := splitID(id)
-	err = q.QueryRowContext(ctx, `SELECT count(*) > 0 FROM pg_stat_activity WHERE `+thisConn, pid, start).Scan(&is)
-	return is, err
-}
-
-func splitID(id string) (pid int, start string) {
-	number, start, _ := strings.Cut(id, " ")
-	pid, _ = strconv.Atoi(number)
-	return pid, start
-}
-
-// KillHolder ends the connection that has the lock for its Owner. The row stays locked meanwhile, since a
-// successor must write it before it holds.
-func (d *advisoryDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
-	tx, err := d.db.BeginTx(ctx, nil)
-	if err != nil {
-		return false, explainStatement(err)
-	}
-	defer tx.Rollback()
-	var id string
-	err = tx.QueryRowContext(ctx, `SELECT link FROM `+d.table+` WHERE k = $1::bytea AND owner = $2::text FOR UPDATE`, d.hash(l.Name), l.Owner).Scan(&id)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
-		return false, explainStatement(err)
-	}
-	var has bool
-	pid, start := splitID(id)
-	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE `+thisConn+` AND `+thisLock(l)+`)`, pid, start).Scan(&has)
-	if err != nil || !has {
-		return false, err
-	}
-	return true, d.kill(ctx, tx, id) // the pool may have no other connection
-}
-
-// thisLock selects a lock's holders from pg_locks.
-func thisLock(l connlock.Lock) string {
-	return `locktype = 'advisory' AND granted AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = ` + l.Key +
-		` AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
-}
-
-// Number writes a lock's next number through a connection of the pool.
-func (d *advisoryDialect) Number(ctx context.Context, l connlock.Lock, id string) (number uint64, err error) {
-	err = d.db.QueryRowContext(ctx, d.sqlNumber, d.grantRow(l, id)...).Scan(&number)
-	return number, err
-}
-
-// grantRow returns the values that are written for a grant.
-func (d *advisoryDialect) grantRow(l connlock.Lock, id string) []any {
-	return []any{d.hash(l.Name), l.Name, l.Owner, id, cmp.Or(d.meta.Encode(l.Meta), "{}")}
 }
 
 // CommitRefused reports whether the server refused to commit: it sent an error other than the end of the
@@ -210,55 +114,46 @@ func (d *advisoryDialect) CommitRefused(err error) bool {
 	return state != "" && !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "XX") && state != "57014"
 }
 
-// sessionConn is a connection with locks of its session.
-type sessionConn struct {
-	d  *advisoryDialect
-	tx connlock.Tx
-	id string
+// advisoryConn is a connection with a lock of its session.
+type advisoryConn struct {
+	d     *advisoryDialect
+	conn  *sql.Conn
+	pid   int
+	start string
+	users string // sets the user's own timeouts in a transaction
+
+	tx     *sql.Tx // of the caller's work
+	cancel context.CancelFunc
 }
 
-func (c *sessionConn) ID() string { return c.id }
+func (c *advisoryConn) ID() string { return fmt.Sprint(c.pid, " ", c.start) }
 
-// checkClient lets the server notice soon that a waiting client has died. Some systems on which it runs can't, and refuse
-// the setting.
-func (c *sessionConn) checkClient(ctx context.Context) error {
-	if c.d.version < 14_00_00 {
-		return nil
-	}
-	err := c.exec(ctx, "SET client_connection_check_interval = 1000")
-	if sqlState(err) == invalidValue {
-		return nil
-	}
+func (c *advisoryConn) exec(ctx context.Context, text string) error {
+	_, err := c.conn.ExecContext(ctx, text)
 	return err
 }
 
-// invalidValue is the state of a setting that the server can't have.
-const invalidValue = "22023"
-
-const divisionByZero = "22012"
-
-func (c *sessionConn) exec(ctx context.Context, text string) error {
-	return c.tx.Exec(ctx, text)
-}
-
-func (c *sessionConn) Lease(ctx context.Context, lease time.Duration) error {
+func (c *advisoryConn) Lease(ctx context.Context, lease time.Duration) error {
 	return c.exec(ctx, "SELECT "+leaseSettings(lease).call(""))
 }
 
 // Ping wants the process of the server that NewConn has seen: a proxy may have connected to another one. A statement without
 // arguments leaves no snapshot in the transaction, which CREATE INDEX CONCURRENTLY would wait for.
-func (c *sessionConn) Ping(ctx context.Context) error {
-	pid, _ := splitID(c.id)
-	err := c.exec(ctx, fmt.Sprintf("SELECT 1 / (pg_backend_pid() = %d)::int", pid))
+func (c *advisoryConn) Ping(ctx context.Context) error {
+	err := c.exec(ctx, fmt.Sprintf("SELECT 1 / (pg_backend_pid() = %d)::int", c.pid))
 	if sqlState(err) == divisionByZero {
-		err = fmt.Errorf("another process of the server answers on the connection of %d", pid)
+		err = c.another()
 	}
 	return err
 }
 
+func (c *advisoryConn) another() error {
+	return fmt.Errorf("another process of the server answers on the connection of %d: a pooler or proxy in between does not keep connections apart", c.pid)
+}
+
 // Alive notices what the server has sent unasked, such as the end of the connection.
-func (c *sessionConn) Alive() error {
-	return c.tx.Conn.Raw(func(raw any) error {
+func (c *advisoryConn) Alive() error {
+	return c.conn.Raw(func(raw any) error {
 		conn, ok := raw.(*stdlib.Conn)
 		if !ok || canPeek && socketAlive(conn.Conn().PgConn().Conn()) {
 			return nil
@@ -268,74 +163,76 @@ func (c *sessionConn) Alive() error {
 	})
 }
 
-// TryLock tries, and writes the number in the same statement. If that finds the row locked, it is not known
-// whether it has taken the lock.
-func (c *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
-	if !l.Probe {
-		args := append(c.d.grantRow(l, c.id), l.Key)
-		err = c.tx.Querier().QueryRowContext(ctx, c.d.sqlTry, args...).Scan(&ok, &number)
-		if sqlState(err) != lockTimeout {
-			return number, ok, err
-		}
-		if err = c.undo(ctx, l); err != nil {
-			return 0, false, err
-		}
+func (c *advisoryConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+	var got sql.NullBool
+	err = c.conn.QueryRowContext(ctx, c.d.sqlTry, c.d.hash(l.Name), l.Name, l.Owner, c.pid, c.d.key(l.Name)).Scan(&got, &number)
+	if err == nil && !got.Valid {
+		err = c.another()
 	}
-	err = c.tx.Querier().QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
-	return 0, ok, err
+	return number, got.Bool, err
 }
 
 // WaitLock waits for a transaction's lock, and then takes the session's, which can't fail. If the wait ends
 // with an error, a rollback leaves nothing; pg_advisory_lock may report an error and have the
 // lock.
-func (c *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
-	limit := fmt.Sprintf("SET LOCAL lock_timeout = %d", slice.Milliseconds())
-	err := c.exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED; "+limit+"; SELECT pg_advisory_xact_lock("+l.Key+"); SELECT pg_try_advisory_lock("+l.Key+"); COMMIT")
+func (c *advisoryConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+	key, limit := c.d.key(l.Name), fmt.Sprintf("SET LOCAL lock_timeout = %d", slice.Milliseconds())
+	err := c.exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED; "+limit+"; SELECT pg_advisory_xact_lock("+key+"); SELECT pg_try_advisory_lock("+key+"); COMMIT")
 	if sqlState(err) == lockTimeout {
 		return false, c.exec(ctx, "ROLLBACK")
 	}
 	return err == nil, err
 }
 
-// Number writes on the lock's own connection. It returns 0 if the row is locked, or a commit may take long.
-func (c *sessionConn) Number(ctx context.Context, l connlock.Lock) (number uint64, err error) {
-	err = c.tx.Querier().QueryRowContext(ctx, c.d.sqlOwn, c.d.grantRow(l, c.id)...).Scan(&number)
-	if sqlState(err) == lockTimeout || errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
+func (c *advisoryConn) Number(ctx context.Context, l connlock.Lock) (number uint64, err error) {
+	err = c.conn.QueryRowContext(ctx, c.d.sqlNumber, c.d.hash(l.Name), l.Name, l.Owner).Scan(&number)
 	return number, err
 }
 
-// Confirm pings: a connection that answers has its lock.
-func (c *sessionConn) Confirm(ctx context.Context) error { return c.Ping(ctx) }
-
-// undo unlocks if the session has the lock. Unlocking without would be a warning in the server's
-// log.
-func (c *sessionConn) undo(ctx context.Context, l connlock.Lock) error {
-	return c.exec(ctx, `SELECT pg_advisory_unlock(`+l.Key+`) FROM pg_locks WHERE pid = pg_backend_pid() AND `+thisLock(l))
-}
-
-func (c *sessionConn) Unlock(ctx context.Context, l connlock.Lock) error {
+func (c *advisoryConn) Unlock(ctx context.Context, l connlock.Lock) error {
 	var had bool
-	err := c.tx.Querier().QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", l.Key).Scan(&had)
+	err := c.conn.QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", c.d.key(l.Name)).Scan(&had)
 	if err == nil && !had {
 		err = fmt.Errorf("%w: the server does not know of the lock", driver.ErrLost)
 	}
 	return err
 }
 
-func (c *sessionConn) Tx() *sql.Tx { return nil }
-
-func (c *sessionConn) Commit(context.Context) error { return driver.ErrUnsupported }
-
-func (c *sessionConn) Rollback(context.Context) error { return driver.ErrUnsupported }
-
-func (c *sessionConn) Close() {
-	c.tx.Conn.Raw(hangUp)
-	c.tx.Close()
+// Begin starts a transaction, in which the session has the lock until it is released.
+func (c *advisoryConn) Begin(ctx context.Context) (tx *sql.Tx, err error) {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, cancel)()
+	if tx, err = c.conn.BeginTx(own, nil); err == nil {
+		_, err = tx.ExecContext(own, c.users)
+	}
+	c.tx, c.cancel = tx, cancel
+	return tx, err
 }
 
-// hangUp closes a connection of pgx's. A pgx pool would otherwise take it back as it is.
+// Commit commits. If ctx ends first, the connection is unusable.
+func (c *advisoryConn) Commit(ctx context.Context) error {
+	defer context.AfterFunc(ctx, c.cancel)()
+	return c.tx.Commit()
+}
+
+func (c *advisoryConn) Rollback(ctx context.Context) error {
+	defer context.AfterFunc(ctx, c.cancel)()
+	if err := c.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return err
+	}
+	return c.Ping(ctx) // the work may have ended the transaction, or the connection
+}
+
+// Close closes the connection. A pgx pool would otherwise take it back as it is.
+func (c *advisoryConn) Close() error {
+	c.conn.Raw(hangUp)
+	if c.tx != nil {
+		c.tx.Rollback() // database/sql waits for its end
+	}
+	return connlock.Discard(c.conn)
+}
+
+// hangUp closes a connection of pgx's.
 func hangUp(raw any) error {
 	if c, ok := raw.(*stdlib.Conn); ok {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -344,55 +241,3 @@ func hangUp(raw any) error {
 	}
 	return nil
 }
-
-// txConn is a connection with the lock of its transaction. Numbers are written through other connections,
-// since the transaction's writes may be rolled back.
-type txConn struct {
-	sessionConn
-	has bool // the transaction has the lock
-}
-
-// Lease is a setting of the connection. A transaction without the lock is ended first, since its
-// rollback would undo the setting. A transaction with the lock keeps the setting as long as it lasts.
-func (c *txConn) Lease(ctx context.Context, lease time.Duration) error {
-	if !c.has {
-		if err := c.finish(ctx, (*sql.Tx).Rollback); err != nil {
-			return err
-		}
-	}
-	return c.sessionConn.Lease(ctx, lease)
-}
-
-func (c *txConn) finish(ctx context.Context, end func(*sql.Tx) error) error {
-	c.has = false
-	return c.tx.Finish(ctx, end)
-}
-
-// TryLock leaves no transaction open if the lock is refused.
-func (c *txConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
-	tx, err := c.tx.Begin(ctx)
-	if err != nil {
-		return 0, false, err
-	}
-	err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock($1::bigint)", l.Key).Scan(&ok)
-	c.has = c.has || ok
-	if err == nil && !ok {
-		err = c.finish(ctx, (*sql.Tx).Rollback)
-	}
-	return 0, ok, err
-}
-
-// Number leaves it to another connection.
-func (c *txConn) Number(context.Context, connlock.Lock) (uint64, error) { return 0, nil }
-
-// Unlock leaves an empty transaction, which saves the next attempt a round trip.
-func (c *txConn) Unlock(ctx context.Context, _ connlock.Lock) error {
-	c.has = false
-	return c.exec(ctx, "ROLLBACK AND CHAIN")
-}
-
-func (c *txConn) Tx() *sql.Tx { return c.tx.Current() }
-
-func (c *txConn) Commit(ctx context.Context) error { return c.finish(ctx, (*sql.Tx).Commit) }
-
-func (c *txConn) Rollback(ctx context.Context) error { return c.finish(ctx, (*sql.Tx).Rollback) }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/connlock"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -79,23 +80,22 @@ func (b *Backend) Close() error {
 	return b.err
 }
 
-// Commit lets work join the transaction that has a lock, and commits it: the work is stored if and
-// only if the lock was held to the end. It is for strategy [Advisory] at level [Transaction]; others
-// return ErrUnsupported. The owner is the result of a lease's method Owner.
+// Commit runs work in a transaction on the connection that has the lock, and commits it: the work is stored if and
+// only if the lock was held to the end. It is for strategy [Advisory]; Row returns ErrUnsupported. The owner is the
+// result of a lease's method Owner. The lock is held until it is unlocked.
 //
-// If work returns an error, or ctx has ended, nothing of the work is stored, and the lock has ended too.
-// If the hold is lost, Commit returns ErrLost, and the work has not begun or is not stored.
-// If the server does not answer the commit, the error says that the outcome is unknown. An Unlock after
-// Commit returns nil.
+// If work returns an error, or ctx has ended, nothing of the work is stored. If the hold is lost, Commit returns ErrLost, and
+// the work has not begun or is not stored. If the server does not answer the commit, the error says that the outcome is
+// unknown, and the hold is lost.
 //
 // The lease is not renewed while the work runs. The work must end within the rest of its TTL;
 // the server ends a transaction that is silent for a TTL. The work must not end the transaction
 // itself.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
-	if a, ok := b.strategy.(advisory); ok && a.Joins {
+	if a, ok := b.strategy.(*connlock.Backend); ok {
 		return a.Commit(ctx, owner, work)
 	}
-	return fmt.Errorf("%w: pglock: Commit is for strategy %s at level %s", driver.ErrUnsupported, Advisory, Transaction)
+	return fmt.Errorf("%w: pglock: Commit is for strategy %s", driver.ErrUnsupported, Advisory)
 }
 
 // sqlFree treats a superuser like any other user: connections reserved for administrators are not

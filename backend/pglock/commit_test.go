@@ -30,7 +30,7 @@ func newCommitScene(t *testing.T) *commitScene {
 	l := &commitScene{t: t, db: pg.DB(t, url), net: faultproxy.New(t, pg.Addr()), hold: request("report")}
 	must.Get(l.db.ExecContext(t.Context(), "CREATE TABLE work (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))(t)
 	through := strings.Replace(url, pg.Addr(), l.net.Addr(), 1)
-	l.Backend = open(t, with(t, through, "strategy", "advisory", "level", "transaction", "create", "true"))
+	l.Backend = open(t, with(t, through, "strategy", "advisory", "create", "true"))
 	take(t, l, l.hold)
 	return l
 }
@@ -48,25 +48,51 @@ func (l *commitScene) wantStored(want int) {
 	}
 }
 
-// wantOver checks that the lock has ended, and that releasing it is no error.
-func (l *commitScene) wantOver() {
+// wantHeld checks that the lock is held until it is released.
+func (l *commitScene) wantHeld() {
 	l.t.Helper()
 	next := request(l.hold.Name)
-	take(l.t, l, next)
+	held(l.t, l, next)
 	release(l.t, l, l.hold)
+	take(l.t, l, next)
 	release(l.t, l, next)
 }
 
-func TestCommitStoresTheWorkAndEndsTheLock(t *testing.T) {
+func TestCommitStoresTheWork(t *testing.T) {
 	t.Parallel()
 	l := newCommitScene(t)
-	must.OK(t, l.Commit(t.Context(), l.hold.Owner, l.write))
-	l.wantStored(1)
+	for n := range 2 {
+		must.OK(t, l.Commit(t.Context(), l.hold.Owner, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO work VALUES ($1)", n)
+			return err
+		}))
+		l.wantStored(n + 1)
+	}
+	l.wantHeld()
 	err := l.Commit(t.Context(), l.hold.Owner, func(*sql.Tx) error { t.Error("work without a lock"); return nil })
 	if !errors.Is(err, driver.ErrLost) {
-		t.Errorf("a second Commit: %v, want ErrLost", err)
+		t.Errorf("Commit after the release: %v, want ErrLost", err)
 	}
-	l.wantOver()
+}
+
+// The caller's work has the timeouts of its user.
+func TestWorkHasTheUsersTimeouts(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	plain := pg.Database(t)
+	pg.Exec(t, "ALTER DATABASE "+databaseOf(t, plain)+" SET statement_timeout = '77s'", "ALTER DATABASE "+databaseOf(t, plain)+" SET lock_timeout = '78s'")
+	b := open(t, with(t, plain, advisoryParams...))
+	r := request("lock")
+	take(t, b, r)
+	must.OK(t, b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+		var statement, wait string
+		err := tx.QueryRow("SELECT current_setting('statement_timeout'), current_setting('lock_timeout')").Scan(&statement, &wait)
+		if err == nil && (statement != "77s" || wait != "78s") {
+			t.Errorf("timeouts of %s and %s", statement, wait)
+		}
+		return err
+	}))
+	release(t, b, r)
 }
 
 func TestCommitRollsBack(t *testing.T) {
@@ -89,7 +115,7 @@ func TestCommitRollsBack(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.says)
 			}
 			l.wantStored(0)
-			l.wantOver()
+			l.wantHeld()
 		})
 	}
 }
@@ -106,7 +132,7 @@ func TestCommitEndsWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 	l.wantStored(0)
-	l.wantOver()
+	l.wantHeld()
 }
 
 func TestCommitOfWorkThatPanics(t *testing.T) {
@@ -124,7 +150,7 @@ func TestCommitOfWorkThatPanics(t *testing.T) {
 		})
 	}()
 	l.wantStored(0)
-	l.wantOver()
+	l.wantHeld()
 }
 
 func TestCommitWhoseConnectionIsKilled(t *testing.T) {
@@ -202,9 +228,8 @@ func TestCloseInTheMiddleOfACommit(t *testing.T) {
 	l.wantStored(0)
 }
 
-func TestCommitIsForTransactions(t *testing.T) {
+func TestCommitIsForAdvisory(t *testing.T) {
 	t.Parallel()
-	pg := testserver.SharedPostgres(t)
-	b, _ := lent(t, pg.Database(t), Session, 3)
+	b := onHandle(t, testserver.SharedPostgres(t).Database(t))
 	expect.Be(t, b.Commit(t.Context(), "me", nil), driver.ErrUnsupported)
 }

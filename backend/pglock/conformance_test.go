@@ -138,34 +138,31 @@ func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
 	return start(ctx, &database{db: openPool(c, 0), owned: true}, opts)
 }
 
-func TestConformanceOfAdvisorySession(t *testing.T) {
+func TestConformanceOfAdvisory(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
-	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))
+	suite(t, severable(t, pg, with(t, hastyAt(t, pg), advisoryParams...)))
 }
 
-// Each transaction has its own connection, and one check has hundreds of holds at once. The server is
-// the newest version.
-func TestLongConformanceOfAdvisoryTransaction(t *testing.T) {
+// The newest version.
+func TestLongConformanceOfAdvisoryOnTheNewest(t *testing.T) {
 	t.Parallel()
-	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
-	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...)))
+	pg := testserver.SharedPostgresVersion(t, "18")
+	suite(t, severable(t, pg, with(t, hastyAt(t, pg), advisoryParams...)))
 }
 
-// The oldest version ends silent connections only while they are in a transaction.
-func TestLongConformanceOfAdvisorySessionOnTheOldest(t *testing.T) {
+// A version that does not end idle sessions is refused.
+func TestLongAdvisoryOnTheOldest(t *testing.T) {
 	t.Parallel()
-	pg := testserver.SharedPostgresVersion(t, "12")
-	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))
+	refused(t, with(t, testserver.SharedPostgresVersion(t, "12").Database(t), advisoryParams...), "PostgreSQL 14 or later", "strategy row")
 }
 
 // An attempt or a release whose connection is refused fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	for what, params := range map[string][]string{
-		"row":         nil,
-		"session":     {"strategy", "advisory"},
-		"transaction": {"strategy", "advisory", "level", "transaction"},
+		"row":      nil,
+		"advisory": {"strategy", "advisory"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			p := faultproxy.New(t, pg.Addr())
@@ -173,7 +170,9 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 			take(t, b, request("x"))
 			p.Refuse()
 			faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("y") })
-			faultproxy.AwaitUnsentRelease(t, b, request("y").Hold)
+			if what == "row" { // a process knows which locks its connections have
+				faultproxy.AwaitUnsentRelease(t, b, request("y").Hold)
+			}
 		})
 	}
 }
@@ -198,7 +197,7 @@ var withdrawals = map[string]withdrawal{
 func TestConformanceWithARefusedUser(t *testing.T) {
 	t.Parallel()
 	for what, w := range withdrawals {
-		for kind, params := range map[string][]string{"row": nil, "session": levels["session"], "transaction": levels["transaction"]} {
+		for kind, params := range kinds {
 			if what == "connect" && kind != "row" {
 				continue // it is a login that is refused in another way
 			}
@@ -261,13 +260,10 @@ func withdrawable(t *testing.T, w withdrawal, params []string) (user string, wit
 func TestRights(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
-	for _, c := range []struct{ strategy, level string }{{"row", ""}, {"advisory", "session"}} {
-		db := with(t, pg.Database(t), "strategy", c.strategy)
-		if c.level != "" {
-			db = with(t, db, "level", c.level)
-		}
+	for _, strategy := range []string{"row", "advisory"} {
+		db := with(t, pg.Database(t), "strategy", strategy)
 		open(t, with(t, db, "create", "true"))
-		rights.Try(t, rights.Grants(t, "postgres.md", c.strategy), func(t *testing.T, grants []string) string {
+		rights.Try(t, rights.Grants(t, "postgres.md", strategy), func(t *testing.T, grants []string) string {
 			return pg.User(t, db, "s3cret", forUser(grants)...)
 		})
 	}

@@ -61,7 +61,7 @@ func writeFile(t *testing.T, path, text string) {
 // candidate go on.
 func TestPasswordIsRotated(t *testing.T) {
 	t.Parallel()
-	for kind, params := range map[string][]string{"row": nil, "session": levels["session"], "transaction": levels["transaction"]} {
+	for kind, params := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := newRotation(t, params)

@@ -27,19 +27,15 @@
 //
 // # Advisory
 //
-// [Advisory] uses PostgreSQL's advisory locks, which belong to connections. It is for mutexes, and
-// has no Inspect and List. If a holder dies, its lock is free once its socket closes; if it loses the
-// network, after its TTL. A holder that loses its connection loses the lock. A release from another
-// process kills the holder's connection.
+// [Advisory] uses PostgreSQL's advisory locks, which belong to connections, and needs PostgreSQL 14 or later. It is for
+// mutexes, and has no Inspect and List. If a holder dies, its lock is free once its socket closes; if it loses the
+// network, after its TTL. A holder that loses its connection loses the lock. Only the process that holds releases.
 //
-// Each lock has a connection, which is taken out of the pool, kept for the next lock for some seconds, and closed
-// afterwards. At level [Session] up to 16 more wait, but no more than half of a limited pool; other waiters poll. One
-// connection of a limited pool is always left. Waits are cut into slices of ten seconds; each slice
-// that ends without the lock is an error in PostgreSQL's log. At level [Transaction], and before PostgreSQL 14 at both, all
-// waiters poll: a wait in the server would keep CREATE INDEX CONCURRENTLY, under the lock, from ending.
+// Each lock and each waiter has a connection of its own, which is taken out of the pool, kept for the next lock for some
+// seconds, and closed afterwards. One connection of a limited pool is always left. Waits are cut into slices of ten seconds;
+// each slice that ends without the lock is an error in PostgreSQL's log.
 //
-// At level Transaction the caller's work can join the lock's transaction, see [Backend.Commit].
-// The lease is not renewed meanwhile.
+// The caller's work can be committed on the lock's connection, see [Backend.Commit]. The lease is not renewed meanwhile.
 //
 // # Connections
 //

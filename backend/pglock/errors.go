@@ -34,6 +34,7 @@ const (
 	deadlock           = "40P01"
 	tooLong            = "22001"
 	outOfRange         = "22003"
+	divisionByZero     = "22012"
 	badText            = "22021"
 	idleTooLong        = "57P05"
 	shuttingDown       = "57P01"

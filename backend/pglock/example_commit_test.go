@@ -9,7 +9,7 @@ import (
 	"github.com/distlock/distlock/backend/pglock"
 )
 
-// Work in the same database joins the lock's transaction. It is stored if, and only if, the lock was
+// Work in the same database runs on the lock's connection. It is stored if, and only if, the lock was
 // held to the end.
 func ExampleBackend_Commit() {
 	if err := pay(context.Background(), "postgres://app:secret@db1:5432/app"); err != nil {
@@ -23,7 +23,7 @@ func pay(ctx context.Context, url string) error {
 		return err
 	}
 	defer db.Close()
-	backend, err := pglock.New(ctx, db, &pglock.Options{Strategy: pglock.Advisory, Level: pglock.Transaction})
+	backend, err := pglock.New(ctx, db, &pglock.Options{Strategy: pglock.Advisory})
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func pay(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	defer lease.Unlock(context.WithoutCancel(ctx)) // returns nil after Commit
+	defer lease.Unlock(context.WithoutCancel(ctx)) // the lock is held until then
 	return backend.Commit(ctx, lease.Owner(), func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 10 WHERE id = 7")
 		return err

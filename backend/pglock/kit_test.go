@@ -109,23 +109,11 @@ func databaseOf(t testing.TB, rawURL string) string {
 	return strings.Trim(u.Path, "/")
 }
 
-// levels are the parameters of the two kinds of advisory locks.
-var levels = map[string][]string{
-	"session":     {"strategy", "advisory", "create", "true"},
-	"transaction": {"strategy", "advisory", "level", "transaction", "create", "true"},
-}
-
-// eachLevel runs a test with a database for each level.
-func eachLevel(t *testing.T, test func(t *testing.T, pg *testserver.PostgresServer, url string)) {
-	t.Helper()
-	for level, params := range levels {
-		t.Run(level, func(t *testing.T) {
-			t.Parallel()
-			pg := testserver.SharedPostgres(t)
-			test(t, pg, with(t, hastyAt(t, pg), params...))
-		})
-	}
-}
+// advisoryParams are the parameters of strategy Advisory, and kinds those of all.
+var (
+	advisoryParams = []string{"strategy", "advisory", "create", "true"}
+	kinds          = map[string][]string{"row": nil, "advisory": advisoryParams}
+)
 
 // brief returns a request with a TTL that ends within the test.
 func brief(name string, ttl time.Duration) driver.Request {
@@ -146,13 +134,13 @@ func blocked(t testing.TB, pg *testserver.PostgresServer, url string) string {
 	return pg.Ask(t, `SELECT count(*)::text FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND NOT granted AND datname = $1`, databaseOf(t, url))
 }
 
-// lent opens a database/sql pool and a backend on it.
-func lent(t *testing.T, rawURL string, level Level, conns int) (*Backend, *sql.DB) {
+// lent opens a database/sql pool and a backend of strategy Advisory on it.
+func lent(t *testing.T, rawURL string, conns int) (*Backend, *sql.DB) {
 	t.Helper()
 	db := must.Get(sql.Open("pgx", rawURL))(t)
 	t.Cleanup(func() { db.Close() })
 	db.SetMaxOpenConns(conns)
-	b := must.Get(New(t.Context(), db, &Options{Strategy: Advisory, Level: level, Create: true}))(t)
+	b := must.Get(New(t.Context(), db, &Options{Strategy: Advisory, Create: true}))(t)
 	t.Cleanup(func() { b.Close() })
 	return b, db
 }

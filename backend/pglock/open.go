@@ -26,9 +26,9 @@ func init() {
 //
 //	postgres://app:secret@db1:5432/app?sslmode=verify-full&create=true
 //	postgres://app:secret@db1,db2/app?target_session_attrs=read-write
-//	postgres:///app?host=/var/run/postgresql&strategy=advisory&level=transaction
+//	postgres:///app?host=/var/run/postgresql&strategy=advisory
 //
-// The parameters strategy, level, table, create and pooler set the [Options]. max_connections limits the
+// The parameters strategy, table, create and pooler set the [Options]. max_connections limits the
 // pool: 16 is the default with Row, and Advisory has no limit. password_file names a file that has the password. All other
 // parameters are pgx's, which knows libpq's and passes unknown ones to the server as settings. Connections are
 // opened as they are needed. The files of passwords and certificates are read again for each.
@@ -70,10 +70,13 @@ func openURL(ctx context.Context, u *url.URL, login netaddr.Credentials) (*Backe
 }
 
 // ownParams are the parameters that pgx does not see.
-var ownParams = []string{"strategy", "level", "table", "create", "pooler", "max_connections", "password_file"}
+var ownParams = []string{"strategy", "table", "create", "pooler", "max_connections", "password_file"}
 
 // readOptions reads distlock's own parameters. A limit of 0 connections means none.
 func readOptions(u *url.URL) (opts *Options, limit int, err error) {
+	if u.Query().Has("level") {
+		return nil, 0, fmt.Errorf("%w: URL: there is no parameter level: remove it; with strategy=advisory Commit needs none", driver.ErrInvalid)
+	}
 	own := url.Values{}
 	for key, values := range u.Query() {
 		if slices.Contains(ownParams, key) {
@@ -83,7 +86,6 @@ func readOptions(u *url.URL) (opts *Options, limit int, err error) {
 	p := driver.NewParams(&url.URL{RawQuery: own.Encode()})
 	opts = &Options{
 		Strategy: Strategy(p.Choice("strategy", string(Row), string(Advisory))),
-		Level:    Level(p.String("level", "")),
 		Table:    p.String("table", ""),
 		Create:   p.Bool("create", false),
 		Pooler:   Pooler(p.String("pooler", "")),

@@ -37,21 +37,21 @@ func wantRefusal(t *testing.T, err error, says ...string) {
 
 func TestOpenRefusesWhatMakesNoSense(t *testing.T) {
 	for rawURL, says := range map[string]string{
-		"mysql://h/db":                                     "postgres://user",
-		"postgres://h/db?strategy=column":                  "one of row, advisory",
-		"postgres://h/db?level=session":                    "for strategy advisory only",
-		"postgres://h/db?strategy=advisory&level=database": "want session or transaction",
-		"postgres://h/db?table=drop%20table":               "letters, digits and underscores",
-		"postgres://h/db?table=a.b.c":                      "letters, digits and underscores",
-		"postgres://h/db?table=" + strings.Repeat("x", 64): "63 at most",
-		"postgres://h/db?create=perhaps":                   "want true or false",
-		"postgres://h/db?create=true&create=false":         "given 2 times",
-		"postgres://u:s3cret@h/db?sslmode=sometimes":       "sslmode",
-		"postgres://u:s3cret@h/db?sslrootcert=/none/such":  "failed to configure TLS",
-		"postgres://u:s3cret@h/db?target_session_attrs=up": "target_session_attrs",
-		"postgres://u:s3cret@a,b:1,c:2/db?port=1,2":        "port",
-		"postgres://u:s3cret/x@h/db":                       "URL",
-		"postgres://u:s3cret@h:port/db":                    "URL",
+		"mysql://h/db":                                        "postgres://user",
+		"postgres://h/db?strategy=column":                     "one of row, advisory",
+		"postgres://h/db?level=session":                       "no parameter level: remove it",
+		"postgres://h/db?strategy=advisory&level=transaction": "no parameter level: remove it; with strategy=advisory Commit needs none",
+		"postgres://h/db?table=drop%20table":                  "letters, digits and underscores",
+		"postgres://h/db?table=a.b.c":                         "letters, digits and underscores",
+		"postgres://h/db?table=" + strings.Repeat("x", 64):    "63 at most",
+		"postgres://h/db?create=perhaps":                      "want true or false",
+		"postgres://h/db?create=true&create=false":            "given 2 times",
+		"postgres://u:s3cret@h/db?sslmode=sometimes":          "sslmode",
+		"postgres://u:s3cret@h/db?sslrootcert=/none/such":     "failed to configure TLS",
+		"postgres://u:s3cret@h/db?target_session_attrs=up":    "target_session_attrs",
+		"postgres://u:s3cret@a,b:1,c:2/db?port=1,2":           "port",
+		"postgres://u:s3cret/x@h/db":                          "URL",
+		"postgres://u:s3cret@h:port/db":                       "URL",
 	} {
 		t.Run(rawURL, func(t *testing.T) { refused(t, rawURL, says) })
 	}

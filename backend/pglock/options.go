@@ -16,20 +16,8 @@ const (
 	// Row keeps locks in rows of a table. The default.
 	Row Strategy = "row"
 
-	// Advisory keeps locks as advisory locks of connections.
+	// Advisory keeps locks as advisory locks of connections. It needs PostgreSQL 14 or later.
 	Advisory Strategy = "advisory"
-)
-
-// Level is the owner of an advisory lock: a session or a transaction.
-type Level string
-
-// The levels, for Advisory only. Locks of both exclude each other.
-const (
-	// Session locks belong to a connection. The default.
-	Session Level = "session"
-
-	// Transaction locks belong to an open transaction, one each.
-	Transaction Level = "transaction"
 )
 
 // Pooler is the mode of a pooler between client and server, in PgBouncer's words.
@@ -49,9 +37,6 @@ const (
 type Options struct {
 	// Strategy is Row if empty.
 	Strategy Strategy
-
-	// Level is Session if empty. It may be set with Advisory only.
-	Level Level
 
 	// Table is the strategy's table, with or without a schema: letters, digits and underscores.
 	// The default is distlock_locks for Row and distlock_fences for Advisory.
@@ -85,9 +70,6 @@ func (o *Options) complete() (Options, error) {
 	if c.Table == "" {
 		c.Table = defaultTables[c.Strategy]
 	}
-	if c.Strategy == Advisory && c.Level == "" {
-		c.Level = Session
-	}
 	return c, c.check()
 }
 
@@ -95,10 +77,6 @@ func (o *Options) check() error {
 	switch {
 	case o.Strategy != Row && o.Strategy != Advisory:
 		return fmt.Errorf("%w: strategy %q: want %s or %s", driver.ErrInvalid, o.Strategy, Row, Advisory)
-	case o.Strategy != Advisory && o.Level != "":
-		return fmt.Errorf("%w: a level is for strategy %s only", driver.ErrInvalid, Advisory)
-	case o.Level != "" && o.Level != Session && o.Level != Transaction:
-		return fmt.Errorf("%w: level %q: want %s or %s", driver.ErrInvalid, o.Level, Session, Transaction)
 	case o.Pooler != "" && o.Pooler != SessionPooler && o.Pooler != TransactionPooler:
 		return fmt.Errorf("%w: pooler %q: want %s or %s", driver.ErrInvalid, o.Pooler, SessionPooler, TransactionPooler)
 	case o.Pooler == TransactionPooler && o.Strategy == Advisory:

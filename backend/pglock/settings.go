@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,32 +37,20 @@ var own = settings{{"statement_timeout", "0"}, {"jit", "off"}}
 // poolSettings are the settings of the connections that a URL makes.
 func poolSettings(opts *Options) settings {
 	s := append(settings{}, common...)
-	switch {
-	case opts.Level == Transaction: // the caller's work may join, and has the user's own timeouts
-	case opts.Strategy == Advisory:
-		s = append(s, own[0], own[1], [2]string{"lock_timeout", "0"})
-	default: // for a locked table, then for a row; and each statement finds its row by the key, whatever the values are
+	if opts.Strategy == Row { // for a locked table, then for a row; and each statement finds its row by the key, whatever the values are
 		s = append(s, own[0], own[1], [2]string{"lock_timeout", fmt.Sprint((sqlrow.LateTime / 3).Milliseconds())},
 			[2]string{"plan_cache_mode", "force_generic_plan"})
 	}
 	return s
 }
 
-// rowTime is how long a statement waits for a locked row or table. The connection's lock can't be
-// renewed meanwhile.
-const rowTime = 50 * time.Millisecond
-
-// lockSettings are the settings of a connection with locks.
-func (d *advisoryDialect) lockSettings(lease time.Duration) settings {
-	s := append(settings{}, common...)
-	if d.opts.Level != Transaction { // whose work has the user's own timeouts
-		s = append(s, own[0], own[1], [2]string{"lock_timeout", fmt.Sprint(rowTime.Milliseconds())})
-	}
-	return append(s, leaseSettings(lease)...)
+// lockSettings are the settings of a connection with a lock, which can't be renewed while a statement waits for a locked row or
+// table.
+func lockSettings(lease time.Duration) settings {
+	return slices.Concat(common, own, settings{{"lock_timeout", "1000"}}, leaseSettings(lease))
 }
 
-// leaseSettings let the server end a connection that is silent. They round up to whole ms. Before version 14 the server
-// ends silent connections only in transactions.
+// leaseSettings let the server end a connection that is silent. They round up to whole ms.
 func leaseSettings(lease time.Duration) settings {
 	ms := fmt.Sprint((lease + time.Millisecond - 1).Milliseconds())
 	return settings{{"idle_in_transaction_session_timeout", ms}, {"idle_session_timeout", ms}}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/connlock"
 	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -23,7 +24,7 @@ var hostile = map[string]string{
 // Whatever is set for the user after Open, connections that are opened later are as good as the first ones.
 func TestLaterSettingsOfTheUser(t *testing.T) {
 	t.Parallel()
-	for kind, params := range map[string][]string{"row": nil, "session": levels["session"], "transaction": levels["transaction"]} {
+	for kind, params := range kinds {
 		for _, version := range []string{"15", "18"} {
 			t.Run(kind+version, func(t *testing.T) {
 				t.Parallel()
@@ -38,8 +39,8 @@ func TestLaterSettingsOfTheUser(t *testing.T) {
 				b := open(t, user)
 				db, name := pg.DB(t, plain), mustConfig(t, plainOf(t, user)).User
 				for setting, value := range hostile {
-					if setting == "transaction_timeout" && version == "15" || kind == "transaction" && (setting == "statement_timeout" || setting == "lock_timeout") {
-						continue // of the caller's work, at level Transaction
+					if setting == "transaction_timeout" && version == "15" {
+						continue
 					}
 					must.Get(db.Exec(fmt.Sprintf("ALTER ROLE %s SET %s = %s", name, setting, value)))(t)
 				}
@@ -66,7 +67,7 @@ func TestLaterSettingsOfTheUser(t *testing.T) {
 // What a client quotes in its names changes neither the locks that it means nor those that it waits for.
 func TestQuotedIdentifiers(t *testing.T) {
 	t.Parallel()
-	for kind, params := range map[string][]string{"row": nil, "session": levels["session"]} {
+	for kind, params := range kinds {
 		plain := with(t, testserver.SharedPostgres(t).Database(t), append([]string{"create", "true"}, params...)...)
 		a, b := open(t, plain), open(t, with(t, plain, "quote_all_identifiers", "on"))
 		if one, other := a.Caps().Name, b.Caps().Name; one != other {
@@ -81,21 +82,23 @@ func TestQuotedIdentifiers(t *testing.T) {
 // Statements on our own connections are not compiled, which takes longer than to run them.
 func TestNothingIsCompiled(t *testing.T) {
 	t.Parallel()
-	for kind, params := range map[string][]string{"row": nil, "session": levels["session"]} {
-		b := open(t, with(t, testserver.SharedPostgres(t).Database(t), append([]string{"create", "true"}, params...)...))
+	wantOff := func(q connlock.Querier) {
 		var jit string
-		must.OK(t, b.database.db.QueryRow("SHOW jit").Scan(&jit))
+		must.OK(t, q.QueryRowContext(t.Context(), "SHOW jit").Scan(&jit))
 		if jit != "off" {
-			t.Errorf("%s: jit is %s", kind, jit)
+			t.Errorf("jit is %s", jit)
 		}
 	}
+	wantOff(open(t, fresh(t)).database.db)
+	conn, _ := lockConnection(t, open(t, with(t, fresh(t), advisoryParams...)))
+	wantOff(conn)
 }
 
 // While a synchronous standby is gone, an attempt waits alone: other locks of its connection are renewed.
 func TestAttemptsBesideAStandbyThatIsGone(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{})
-	b := open(t, with(t, pg.Database(t), levels["session"]...))
+	b := open(t, with(t, pg.Database(t), advisoryParams...))
 	var holds []driver.Hold
 	for i := range 8 {
 		r := request(fmt.Sprint("lock", i))

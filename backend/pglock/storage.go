@@ -66,17 +66,13 @@ func rowTable(table string) *tableSpec {
 	}}
 }
 
-// advisoryTable keeps the numbers of grants and the last grants' owners. The locks themselves are in the
-// server's memory only.
+// advisoryTable keeps the numbers of grants. The locks themselves are in the server's memory only.
 func advisoryTable(table string) *tableSpec {
 	return &tableSpec{table: table, columns: []columnSpec{
 		{name: "k", kind: "bytea", note: "SHA-256 of the table's and the lock's name"},
 		{name: "name", kind: "text"},
 		{name: "number", kind: "bigint", note: "of the last grant; its fence is 1024 times that"},
 		{name: "owner", kind: "text", note: "of the last grant"},
-		{name: "link", kind: "text", note: "its connection"},
-		{name: "since", kind: "bigint", note: "µs since 1970"},
-		{name: "meta", kind: "text", note: "JSON"},
 	}}
 }
 

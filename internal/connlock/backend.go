@@ -1,33 +1,17 @@
-// Package connlock keeps locks that live on a database connection. The server ends such a lock with
-// its connection. The package is one backend over a small [Dialect].
+// Package connlock keeps locks that live on a database connection. The server ends such a lock with its connection, and
+// refuses one that another connection has, so nothing here decides who holds. The package is one backend over a small
+// [Dialect].
 //
-// # Connections
+// A lock has a connection of its own, and so has a waiter. It is taken out of the user's pool, kept for a while after an
+// answered release for the next lock, and closed in the end, since its settings have changed. One connection of a limited
+// pool is always left for others.
 //
-// A lock has a connection of its own. It is taken out of the user's pool, kept for a while after an answered release for the
-// next lock, and closed in the end, since its settings have changed. One connection of a limited pool is always left for
-// others. The server refuses a lock that another connection has, so nothing here decides who holds.
-//
-// # Trust
-//
-// Each connection lets the server end it after a silence of its hold's TTL. The
-// server measures that from the end of a statement, the client from before it sent the statement, so
-// the client's trust ends first. Only an answered statement prolongs it. A connection without an
-// answer for its TTL is closed, and its hold is lost. If the server ends it sooner, that is noticed at the latest by the next
-// renewal. A release on a connection that has ended already is a loss. What one without an answer
-// has done is unknown.
-// A connection that has failed is never used again, and another one asks the server to end it.
-//
-// # Numbers
-//
-// Fences are made from numbers in a table. If the lock's connection can't write the number, another connection does:
-// its transaction may be rolled back, or others have locked the row, which must not keep it from being renewed. The
-// lock's own connection is checked afterwards: if it answers, it has the lock, and the next holder gets a greater number.
-//
-// # Waiting
-//
-// With Config.Polling waiters poll. Otherwise a Watch waits in the server's own queue, on a connection of its own, and takes the
-// lock for its Owner. It waits in slices: a waiter that never returns holds back vacuum, and may have
-// died long ago. The connection of a wait that is given up is killed through another one.
+// Each connection lets the server end it after a silence of its hold's TTL. The server measures that from the end of a
+// statement, the client from before it sent the statement, so the client's trust ends first. Only an answered statement
+// prolongs it. A connection that has no answer for that long, or whose statement fails, is closed and never used again, and
+// another one asks the server to end it. Its hold is lost. If the server ends a connection sooner, that is noticed within
+// checkInterval where the system shows it, and by the next renewal at the latest. What a release without an answer has done
+// is unknown.
 package connlock
 
 import (
@@ -37,7 +21,6 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -50,45 +33,49 @@ type Config struct {
 	Dialect Dialect
 	Package string // the prefix of errors: "pglock"
 	Name    string // for Caps
-
-	// Joins means that the caller's work can join the transaction that has a lock, see Commit.
-	Joins bool
-
-	// Polling means that waiters poll: Dialect has no wait that is harmless to others.
-	Polling bool
-
-	// Explain adds to an error of the server what it means; nil: nothing.
+	InTx    bool   // a lock is a transaction's, and ends with its Commit
 	Explain func(error) error
 }
 
-// The bounds of TTLs. Opening a connection may take as long as the lower one on a bad day.
 const (
-	minTTL = time.Second
+	minTTL = time.Second // opening a connection may take as long on a bad day
 	maxTTL = 24 * time.Hour
-)
 
-const (
-	waitSlice   = 10 * time.Second // of one wait in the server's queue
-	cleanupTime = 2 * time.Second  // for what follows an error
-	historyTime = 10 * time.Minute // how long the ends of holds are remembered
+	cleanupTime = 5 * time.Second // for what follows an error
+	retryPause  = 200 * time.Millisecond
+	historyTime = 10 * time.Minute // how long a Commit that has ended a hold is remembered
+
+	// checkInterval is how often connections are checked. For this long two clients may believe that they hold a
+	// lock, if the server ends a connection and grants its lock at once.
+	checkInterval = 50 * time.Millisecond
 )
 
 // Backend keeps locks on connections. It is safe for concurrent use.
 type Backend struct {
 	Config
-	caps    driver.Caps
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	tasks   wait.Group
-	owners  wait.KeyedMutex[string]
-	keys    wait.KeyedMutex[string]
-	waiting atomic.Int32 // connections that wait
-	pool    *sql.DB      // of connections for locks, each of which is one of Config.DB
+	caps   driver.Caps
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	tasks  wait.Group
+	owners wait.KeyedMutex[string]
+	pool   *sql.DB // of connections for locks, each of which is one of Config.DB
 
-	mu     sync.Mutex
-	closed bool
-	holds  map[string]*hold  // by owner
-	ended  map[string]ending // by owner
+	mu    sync.Mutex
+	holds map[string]*lockConn // by owner
+	over  map[string]bool      // by owner: a Commit has ended the hold
+}
+
+// New makes a backend.
+func New(c Config) (*Backend, error) {
+	if c.DB.Stats().MaxOpenConnections == 1 {
+		return nil, fmt.Errorf("%w: %s: the pool's limit is 1: each lock has a connection, and one is left for others: raise SetMaxOpenConns, or max_connections in a URL", driver.ErrInvalid, c.Package)
+	}
+	b := &Backend{Config: c, holds: map[string]*lockConn{}, over: map[string]bool{}}
+	b.caps = driver.Caps{Name: c.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Session: true, MinTTL: minTTL, MaxTTL: maxTTL}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.pool = sql.OpenDB(connector{b})
+	b.goTask(b.watchConns)
+	return b, nil
 }
 
 // Caps describes the backend.
@@ -102,66 +89,65 @@ func (b *Backend) Inspect(context.Context, string) (driver.Info, error) {
 // List is not implemented.
 func (b *Backend) List(context.Context, string, func(string) bool) error { return driver.ErrSkip }
 
-// errIfClosed returns ErrClosed after Close.
-func (b *Backend) errIfClosed() error {
+// Close closes the connections, and so ends all holds. Work that is under way in Commit ends with an error.
+func (b *Backend) Close() error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return driver.ErrClosed
+	b.cancel()
+	b.mu.Unlock()
+	b.tasks.Wait()
+	for _, c := range b.allHolds() {
+		if c.working.Load() {
+			c.kill() // its statement may not end
+		} else {
+			c.fail()
+		}
 	}
-	return nil
+	return b.pool.Close()
 }
 
 // wrapError adds the call to an error, unless the error is a definite answer.
 func (b *Backend) wrapError(call, name string, err error) error {
 	switch {
-	case err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrClosed):
-		return err
+	case err == nil:
+		return nil
 	case b.ctx.Err() != nil:
 		return driver.ErrClosed
+	case errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld):
+		return err
 	}
-	if b.Explain != nil {
-		err = b.Explain(err)
-	}
-	return fmt.Errorf("%s: %s %s: %w", b.Package, call, driver.Quote(name), err)
+	return fmt.Errorf("%s: %s %s: %w", b.Package, call, driver.Quote(name), b.Explain(err))
 }
 
 // goTask runs f in the background, unless the backend is closed.
 func (b *Backend) goTask(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed {
+	open := b.ctx.Err() == nil
+	if open {
 		b.tasks.Go(f)
 	}
-	return !b.closed
+	return open
 }
 
-// withOwner is detach while no other call for the owner runs: a release must not pass an attempt whose caller has given up.
-// It waits for no other owner, whose attempt may wait for a connection that a release makes room for.
-func (b *Backend) withOwner(ctx context.Context, owner string, f func(context.Context) error) error {
-	return b.detach(ctx, func(own context.Context) error {
-		leave, err := b.owners.Lock(own, owner)
-		if err != nil {
-			return err
-		}
-		defer leave()
-		return f(own)
-	})
-}
-
-// detach runs f in the background, and waits until f or ctx ends. A statement on the connection of a hold must not be
-// interrupted when its caller gives up: that would end the connection.
-func (b *Backend) detach(ctx context.Context, f func(context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+// call runs f in the background while no other call for the owner runs, and waits until f or ctx ends. A statement on the
+// connection of a hold must not be interrupted when its caller gives up, which would end the connection, and a release must
+// not pass an attempt whose caller has given up.
+func (b *Backend) call(ctx context.Context, owner string, f func(context.Context) error) error {
 	done := make(chan error, 1)
 	task := func() {
 		own, cancel := b.bounded(ctx)
 		defer cancel()
-		done <- f(own)
+		leave, err := b.owners.Lock(own, owner)
+		if err == nil {
+			err = f(own)
+			leave()
+		}
+		done <- err
 	}
-	if !b.goTask(task) {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !b.goTask(task):
 		return driver.ErrClosed
 	}
 	select {
@@ -179,99 +165,24 @@ func (b *Backend) bounded(ctx context.Context) (own context.Context, end func())
 	return own, func() { stop(); cancel() }
 }
 
-// hold is a lock that a connection has for an owner.
-type hold struct {
-	conn  *lockConn
-	lock  Lock
-	since time.Time
-
-	working atomic.Bool // the caller's work has the connection
-	revoked atomic.Bool // it was released meanwhile
-
-	onLost func() // or nil; guarded by Backend.mu
-}
-
-// enter notes that a connection has a lock. It returns errGone if the connection has ended, or the owner has the lock
-// through another one.
-func (b *Backend) enter(c *lockConn, l Lock) (*hold, error) {
+// holdOf returns an owner's connection that has a lock, or nil.
+func (b *Backend) holdOf(owner string) *lockConn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || c.dead || b.holds[l.Owner] != nil {
-		return nil, errGone
-	}
-	h := &hold{conn: c, lock: l, since: time.Now()}
-	c.hold, b.holds[l.Owner] = h, h
-	delete(b.ended, l.Owner)
-	return h, nil
+	return b.holds[owner]
 }
 
-// holdOf returns an owner's hold, or nil. An empty name stands for any.
-func (b *Backend) holdOf(owner, name string) *hold {
+func (b *Backend) allHolds() map[string]*lockConn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if h := b.holds[owner]; h != nil && (name == "" || h.lock.Name == name) {
-		return h
-	}
-	return nil
+	return maps.Clone(b.holds)
 }
 
-// isCurrent reports whether h has not ended.
-func (h *hold) isCurrent() bool {
-	b := h.conn.b
+// committed reports once whether a Commit has ended an owner's hold.
+func (b *Backend) committed(owner string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.holds[h.lock.Owner] == h
-}
-
-// orLost returns err if the hold has not ended. Otherwise that is a loss, and no unknown outcome.
-func (h *hold) orLost(err error) error {
-	switch {
-	case err == nil || errors.Is(err, driver.ErrLost) || h.isCurrent():
-		return err
-	case h.conn.b.ctx.Err() != nil:
-		return driver.ErrClosed
-	}
-	return fmt.Errorf("%w: %w", driver.ErrLost, err)
-}
-
-// setOnLost sets what is called when the hold is lost. It returns errGone if it has ended already.
-func (h *hold) setOnLost(onLost func()) error {
-	b := h.conn.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.holds[h.lock.Owner] != h {
-		return errGone
-	}
-	h.onLost = onLost
-	return nil
-}
-
-// ending is how a hold ended that was not released.
-type ending struct {
-	at        time.Time
-	committed bool // by its Commit, and not released since; otherwise it was lost
-}
-
-// remove removes a hold. b.mu is held.
-func (b *Backend) remove(h *hold) {
-	h.conn.hold = nil
-	delete(b.holds, h.lock.Owner)
-}
-
-// remember notes how an owner's hold ended. b.mu is held.
-func (b *Backend) remember(owner string, committed bool) {
-	maps.DeleteFunc(b.ended, func(_ string, e ending) bool { return time.Since(e.at) > historyTime })
-	b.ended[owner] = ending{time.Now(), committed}
-}
-
-// howEnded returns how an owner's hold ended, as far as that is remembered. A committed one is lost to later calls: a
-// dialect may still name its connection as the holder's.
-func (b *Backend) howEnded(owner string) (e ending, known bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e, known = b.ended[owner]
-	if e.committed {
-		b.remember(owner, false)
-	}
-	return e, known
+	was := b.over[owner]
+	delete(b.over, owner)
+	return was
 }

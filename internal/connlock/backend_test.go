@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,16 +13,6 @@ import (
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
-
-func TestConnectionsThatDoNotExcludeEachOtherAreRefused(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := &fakeServer{has: map[string]*fakeConn{}, loose: true}
-		_, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake"})
-		if !errors.Is(err, lock.ErrUnsupported) {
-			t.Errorf("%v, want ErrUnsupported", err)
-		}
-	})
-}
 
 func TestHoldsExcludeEachOther(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -153,54 +144,6 @@ func TestFailedConnectionsAreKilled(t *testing.T) {
 	})
 }
 
-// If a lock's connection can't write the number, another connection does. The lock's connection is
-// checked afterwards.
-func TestNumbersOfLockedRows(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := &fakeServer{}
-		b := newFake(t, f)
-		r := request("lock")
-		first := take(t, b, r)
-		f.rowLocked = true
-		if g := take(t, b, r); g.Fence <= first.Fence {
-			t.Errorf("fence %d after %d", g.Fence, first.Fence)
-		}
-		release(t, b, r)
-		f.confirm = errors.New("it has ended")
-		if _, err := b.Acquire(t.Context(), r); err == nil {
-			t.Error("granted without a check of the lock's own connection")
-		}
-		f.confirm = nil
-		take(t, b, request("lock"))
-	})
-}
-
-// Close returns although a statement ignores its context and never returns.
-func TestCloseIsBounded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := &fakeServer{}
-		b := newFake(t, f)
-		r := request("lock")
-		take(t, b, r)
-		blocked := make(chan struct{})
-		f.set(func() { f.blocked = blocked })
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if errs := b.Renew(ctx, []lock.Hold{r.Hold}); errs[0] == nil {
-			t.Error("renewed without an answer")
-		}
-		began := time.Now()
-		if err := b.Close(); err == nil {
-			t.Error("Close does not report a connection that has not ended")
-		}
-		if took := time.Since(began); took > closeTime {
-			t.Errorf("Close took %v, want %v at most", took, closeTime)
-		}
-		close(blocked)
-		synctest.Wait()
-	})
-}
-
 func TestCallsAfterClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{})
@@ -233,22 +176,42 @@ func TestStaleHoldLeavesItsSuccessor(t *testing.T) {
 	})
 }
 
-// A connection ends between its last answer and the grant. A successor may hold by then, so nothing is granted.
-func TestNoGrantOnAnEndedConnection(t *testing.T) {
+// What an attempt without an answer may have taken is gone when its release is answered.
+func TestReleaseOfAnUnknownAttempt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
 		b := newFake(t, f)
-		f.rowLocked = true
-		f.confirmed = func() {
-			f.end(func(*fakeConn) bool { return true })
-			f.set(func() { f.down = true })
-		}
 		r := request("lock")
-		if g, err := b.Acquire(t.Context(), r); err == nil || lock.Final(err) || errors.Is(err, lock.ErrHeld) {
-			t.Errorf("%+v, %v; want unknown", g, err)
-		}
-		f.confirmed = nil
-		f.set(func() { f.down = false })
 		take(t, b, r)
+		release(t, b, r)
+		f.set(func() { f.silent, f.unkillable = f.opened, true })
+		orphan := &fakeConn{f: f, id: 1} // the server takes the lock, and does not see that the client has gone
+		orphan.take(Lock{Name: "lock"})
+		soon := func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 5*time.Second) }
+		ctx, cancel := soon()
+		defer cancel()
+		if _, err := b.Acquire(ctx, r); err == nil || lock.Final(err) || errors.Is(err, lock.ErrHeld) {
+			t.Fatalf("an attempt on a silent connection: %v", err)
+		}
+		ctx, cancel = soon()
+		defer cancel()
+		if err := b.Release(ctx, r.Hold); err == nil || errors.Is(err, lock.ErrLost) {
+			t.Errorf("%v, though the lock may be taken", err)
+		}
+		f.set(func() { f.unkillable = false })
+		expect.Be(t, b.Release(t.Context(), r.Hold), lock.ErrLost, "Release when it is known")
+		take(t, b, request("lock"))
+	})
+}
+
+// An error of the server is explained, and nothing was sent if there is no connection.
+func TestServersWithoutConnections(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		full := errors.New("too many connections")
+		b := newFake(t, &fakeServer{refused: full})
+		_, err := b.Acquire(t.Context(), request("lock"))
+		if !errors.Is(err, full) || !errors.Is(err, lock.ErrUnsent) || !strings.Contains(err.Error(), "it means") || lock.Final(err) {
+			t.Errorf("%v, want an explained error", err)
+		}
 	})
 }

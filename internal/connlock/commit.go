@@ -1,6 +1,7 @@
 package connlock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -10,102 +11,93 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Commit lets the caller's own work join the transaction that has an owner's lock, and commits it: the
-// work is stored if and only if the lock was held to the end. If the work returns an error, Commit
-// rolls back, and the lock ends too. It returns ErrLost without beginning the work if the owner does
-// not hold the lock. If the server does not answer the commit, the error says that the outcome is
-// unknown.
+// Commit runs work in a transaction on the connection that has an owner's lock, and commits it: the work is stored if and
+// only if the lock was held to the end. With Config.InTx the lock ends then, also without the work. It returns ErrLost
+// without beginning the work if the owner does not hold the lock. If the server does not answer the commit, the error says
+// that the outcome is unknown, and the hold is lost.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
-	if err := b.errIfClosed(); err != nil {
-		return err
-	}
-	h := b.holdOf(owner, "")
-	if h == nil {
-		return fmt.Errorf("%s: commit: %w: the owner does not hold", b.Package, driver.ErrLost)
-	}
 	own, end := b.bounded(ctx)
 	defer end()
 	leave, err := b.owners.Lock(own, owner)
 	if err != nil {
-		return b.wrapError("commit", h.lock.Name, err)
+		return b.wrapError("commit for", owner, err)
 	}
 	defer leave()
-	return b.wrapError("commit", h.lock.Name, h.commit(own, work))
+	c, name := b.holdOf(owner), ""
+	if c == nil {
+		err = fmt.Errorf("commit: %w: the owner does not hold", driver.ErrLost)
+	} else {
+		name, err = c.lock.Name, c.commit(own, work)
+	}
+	return b.wrapError("commit", name, err)
 }
 
-// commit is Commit of a hold. The connection's sem is held while the work runs.
-func (h *hold) commit(ctx context.Context, work func(tx *sql.Tx) error) error {
-	c := h.conn
-	if err := h.extend(ctx, 0); err != nil {
-		return h.orLost(err)
+func (c *lockConn) commit(ctx context.Context, work func(tx *sql.Tx) error) error {
+	j, ok := c.Conn.(Joiner)
+	if !ok {
+		return driver.ErrUnsupported
 	}
-	select {
-	case <-c.sem:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { c.sem <- struct{}{} }()
-	if err := ctx.Err(); err != nil {
+	c.working.Store(true)
+	defer c.working.Store(false)
+	c.spent.Store(true)
+	var tx *sql.Tx
+	err := c.do(c.b.ctx, 0, func(own context.Context) (err error) {
+		tx, err = j.Begin(own)
 		return err
+	})
+	if err != nil {
+		return c.lostBy(err)
 	}
-	if err := h.setOnLost(nil); err != nil { // a waiter of this process may have the lock before the answer to the commit is here
-		return h.orLost(err)
-	}
-	h.working.Store(true)
-	finished := false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	panicked := true
 	defer func() {
-		h.working.Store(false)
-		if !finished { // the work has panicked
-			h.rollBack(nil)
+		if panicked {
+			c.rollBack(j, nil)
 		}
 	}()
-	err := work(c.conn.Tx())
-	finished = true
-	if err == nil {
-		err = ctx.Err()
+	err = work(tx)
+	panicked = false
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return c.rollBack(j, err)
 	}
-	if err != nil {
-		return h.rollBack(err)
-	}
-	if h.revoked.Load() {
-		return h.rollBack(fmt.Errorf("%w: it was released before its work was done, and nothing of the work is stored", driver.ErrLost))
-	}
-	return h.commitTx(ctx)
-}
-
-// rollBack ends the hold without its work.
-func (h *hold) rollBack(cause error) error {
-	c := h.conn
-	ctx, cancel := context.WithTimeout(c.b.ctx, cleanupTime)
-	defer cancel()
-	if err := c.conn.Rollback(ctx); err != nil {
-		c.lose()
-		if cause != nil && !errors.Is(cause, driver.ErrLost) {
-			return fmt.Errorf("%w: its connection was lost, and nothing of the work is stored: %w", driver.ErrLost, cause)
-		}
-		return cause
-	}
-	h.end(true)
-	c.leave()
-	return cause
-}
-
-// commitTx commits.
-func (h *hold) commitTx(ctx context.Context) error {
-	c := h.conn
 	sent := time.Now()
-	err := c.conn.Commit(ctx)
+	err = j.Commit(ctx)
 	switch {
 	case err == nil:
-		c.lastSent = sent
-		h.end(true)
-		c.leave()
+		c.finish(sent)
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
-		return h.rollBack(fmt.Errorf("the transaction had ended before its work was done: %w", err))
+		return c.rollBack(j, fmt.Errorf("the transaction had ended before its work was done: %w", err))
 	case c.b.Dialect.CommitRefused(err):
-		return h.rollBack(fmt.Errorf("the server refused to commit, and nothing of the work is stored: %w", err))
+		return c.rollBack(j, fmt.Errorf("the server refused to commit, and nothing of the work is stored: %w", err))
 	}
 	c.lose()
 	return fmt.Errorf("no answer to the commit: the outcome is unknown, the work may be stored or not: %w", err)
+}
+
+// rollBack ends the transaction without its work.
+func (c *lockConn) rollBack(j Joiner, cause error) error {
+	ctx, cancel := context.WithTimeout(c.b.ctx, cleanupTime)
+	defer cancel()
+	sent := time.Now()
+	if err := j.Rollback(ctx); err != nil {
+		return c.lostBy(fmt.Errorf("its connection was lost, and nothing of the work is stored: %w", cmp.Or(cause, err)))
+	}
+	c.finish(sent)
+	return cause
+}
+
+// finish notes that the transaction has ended, and the lock with it if it was the transaction's.
+func (c *lockConn) finish(sent time.Time) {
+	c.lastSent = sent
+	if !c.b.InTx || !c.exit() {
+		return
+	}
+	owner := c.lock.Owner
+	c.b.mu.Lock()
+	c.b.over[owner] = true
+	c.b.mu.Unlock()
+	time.AfterFunc(historyTime, func() { c.b.committed(owner) })
+	c.leave()
 }

@@ -1,7 +1,6 @@
 package connlock
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"strings"
@@ -17,7 +16,7 @@ import (
 
 func TestCommitEndsTheHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{}, joins)
+		b := newFake(t, &fakeServer{inTx: true})
 		r := request("lock")
 		take(t, b, r)
 		must.OK(t, b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
@@ -36,10 +35,9 @@ func TestCommitEndsTheHold(t *testing.T) {
 // An Unlock after a Commit hands nothing to the next waiter of the process: the lock may be another one's by now.
 func TestHandOffAfterACommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := &fakeServer{}
-		b := newFake(t, f, joins)
-		rival := must.Get(New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake", Joins: true}))(t)
-		defer rival.Close()
+		f := &fakeServer{inTx: true}
+		b := newFake(t, f)
+		rival := newFake(t, f)
 		c := must.Get(distlock.New(b, &distlock.Options{HandoffWindow: time.Minute}))(t)
 		defer c.Close()
 		first := must.Get(c.Mutex("lock").Lock(t.Context()))(t)
@@ -65,10 +63,40 @@ func TestHandOffAfterACommit(t *testing.T) {
 	})
 }
 
+// A lock that is not the transaction's is held until it is released, with or without the work, and its connection has no other
+// lock afterwards: the work may have changed settings.
+func TestCommitKeepsTheHold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		take(t, b, r)
+		failed := errors.New("no")
+		for _, result := range []error{nil, failed, nil} {
+			expect.Equal(t, b.Commit(t.Context(), r.Owner, func(*sql.Tx) error {
+				if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err == nil || errors.Is(err, lock.ErrLost) {
+					t.Errorf("Renew: %v, want an error of unknown outcome", err)
+				}
+				return result
+			}) == nil, result == nil, "Commit")
+			wantHeld(t, b, request("lock"))
+			must.OK(t, b.Renew(t.Context(), []lock.Hold{r.Hold})[0])
+		}
+		release(t, b, r)
+		opened := f.get(&f.opened)
+		for range 3 {
+			take(t, b, request(lock.NewOwner()))
+		}
+		if n := f.get(&f.opened); n != opened+2 { // and one that was refused is idle
+			t.Errorf("%d connections were opened for 3 locks", n-opened)
+		}
+	})
+}
+
 // A waiter of the same backend may have the lock before the commit is answered. That is no loss for the committer.
 func TestWaiterIsGrantedDuringACommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{commitTime: time.Second}, joins)
+		b := newFake(t, &fakeServer{inTx: true, commitTime: time.Second})
 		r, next := request("lock"), request("lock")
 		r.OnLost = func() { t.Error("the committer has lost its lock") }
 		take(t, b, r)
@@ -87,33 +115,28 @@ func TestWaiterIsGrantedDuringACommit(t *testing.T) {
 	})
 }
 
-// A release while the work runs keeps the work from being stored.
-func TestReleaseDuringACommit(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{}, joins)
-		r := request("lock")
-		take(t, b, r)
-		err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error {
-			if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err == nil || errors.Is(err, lock.ErrLost) {
-				t.Errorf("Renew: %v, want an error of unknown outcome", err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			b.Release(ctx, r.Hold)
-			return nil
+// Work that panics is not stored, and the panic goes on.
+func TestWorkThatPanics(t *testing.T) {
+	for _, inTx := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			b := newFake(t, &fakeServer{inTx: inTx})
+			r := request("lock")
+			take(t, b, r)
+			func() {
+				defer func() { expect.Equal(t, recover(), any("oh"), "the panic") }()
+				b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { panic("oh") })
+			}()
+			release(t, b, r)
+			take(t, b, request("lock"))
 		})
-		if !errors.Is(err, lock.ErrLost) {
-			t.Errorf("%v, want ErrLost", err)
-		}
-		take(t, b, request("lock"))
-	})
+	}
 }
 
 // A release that waits for a Commit has nothing left to release, like one that comes later.
 func TestReleaseThatWaitsForACommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := &fakeServer{}
-		b := newFake(t, f, joins)
+		f := &fakeServer{inTx: true}
+		b := newFake(t, f)
 		r := request("lock")
 		take(t, b, r)
 		blocked := make(chan struct{})
@@ -132,8 +155,8 @@ func TestReleaseThatWaitsForACommit(t *testing.T) {
 // A Commit that comes during a release does no work: its transaction has no lock any more.
 func TestCommitDuringARelease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := &fakeServer{unlockTime: time.Second}
-		b := newFake(t, f, joins)
+		f := &fakeServer{inTx: true, unlockTime: time.Second}
+		b := newFake(t, f)
 		r := request("lock")
 		take(t, b, r)
 		released := make(chan error, 1)
@@ -152,25 +175,12 @@ func TestCommitDuringARelease(t *testing.T) {
 
 func TestCommitWithoutAnAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{unanswered: true}, joins)
+		b := newFake(t, &fakeServer{unanswered: true})
 		r := request("lock")
 		take(t, b, r)
 		err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { return nil })
 		if err == nil || errors.Is(err, lock.ErrLost) || !strings.Contains(err.Error(), "unknown") {
 			t.Errorf("%v, want an unknown outcome", err)
 		}
-	})
-}
-
-// A statement that finds the connection broken while a transaction is open returns, and so does Close.
-func TestBrokenConnectionOfATransaction(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		conn := must.Get((&fakeServer{}).pool(t).Conn(t.Context()))(t)
-		x := &Tx{Conn: conn}
-		must.Get(x.Begin(t.Context()))(t)
-		if err := x.Exec(t.Context(), "anything"); err == nil {
-			t.Error("no error")
-		}
-		x.Close()
 	})
 }

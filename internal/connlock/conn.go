@@ -6,17 +6,24 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/distlock/distlock/internal/wait"
 )
 
 const (
-	minPool = 3 // connections of a limited pool: two to probe with, and one for others
+	// usualLease is that of a fresh connection: the default TTL.
+	usualLease = 30 * time.Second
 
-	// maxIdle and idleTime bound the idle connections that are kept. Those of short TTLs are closed sooner, before the server
-	// ends them, which it would log.
+	// maxIdle and idleTime bound the idle connections that are kept.
 	maxIdle  = 16
 	idleTime = 10 * time.Second
 )
+
+// needsOne begins the error of a lock without a connection: the server may accept no more (max_connections).
+const needsOne = "no connection for the lock: each lock and each waiter needs one of its own"
 
 var (
 	// errSilent: the server may have ended the connection by now.
@@ -35,31 +42,33 @@ func (o connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 		return nil, err
 	}
 	sent := time.Now()
-	conn, err := o.b.Dialect.NewConn(ctx, raw, probeLease)
+	conn, err := o.b.Dialect.NewConn(ctx, raw, usualLease)
 	if err != nil {
 		Discard(raw)
 		return nil, err
 	}
-	c := &lockConn{b: o.b, conn: conn, lease: probeLease, lastSent: sent, sem: make(chan struct{}, 1)}
-	c.sem <- struct{}{}
-	return c, nil
+	return &lockConn{Conn: conn, b: o.b, lease: usualLease, lastSent: sent}, nil
 }
 
 func (o connector) Driver() sqldriver.Driver { return o.b.DB.Driver() }
 
 // lockConn is a connection for one lock.
 type lockConn struct {
+	Conn
 	b     *Backend
-	conn  Conn
-	owner *sql.Conn // by which Backend.pool has given it out
+	place *sql.Conn // by which Backend.pool has given it out
 
-	sem      chan struct{} // holds a token while no statement is sent
-	lease    time.Duration // the silence after which the server ends it; guarded by sem
-	lastSent time.Time     // when the last answered statement was sent; guarded by sem
+	mu       sync.Mutex    // locked while a statement is sent, and while the caller's work has the connection
+	lease    time.Duration // the silence after which the server ends it; guarded by mu
+	lastSent time.Time     // when the last answered statement was sent; guarded by mu
+
+	working atomic.Bool // the caller's work has the connection
+	spent   atomic.Bool // it has failed, or the caller's work may have changed its settings
 
 	// Guarded by Backend.mu.
-	hold *hold // or nil
-	dead bool
+	lock   Lock // that it has, or is to get
+	dead   bool
+	onLost func() // or nil
 }
 
 // Prepare and Begin are not used.
@@ -67,89 +76,66 @@ func (c *lockConn) Prepare(string) (sqldriver.Stmt, error) { return nil, errors.
 
 func (c *lockConn) Begin() (sqldriver.Tx, error) { return nil, errors.ErrUnsupported }
 
-// Close closes the connection. database/sql calls it.
-func (c *lockConn) Close() error {
-	c.conn.Close()
-	return nil
-}
-
 // ResetSession refuses an idle connection that the server has ended, or ends soon.
 func (c *lockConn) ResetSession(context.Context) error {
-	if time.Since(c.lastSent) > c.lease/2 || !c.IsValid() {
+	if time.Since(c.lastSent) > c.lease/2 || c.Alive() != nil {
 		return sqldriver.ErrBadConn
 	}
 	return nil
 }
 
 // IsValid reports whether the connection may be kept.
-func (c *lockConn) IsValid() bool { return !c.isDead() && c.conn.Alive() == nil }
+func (c *lockConn) IsValid() bool { return !c.spent.Load() }
 
-// connFor returns a connection without a lock, for a TTL. It ends with leave, or with lose.
-func (b *Backend) connFor(ctx context.Context, ttl time.Duration) (*lockConn, error) {
+// take returns a connection for a lock. It ends with leave, lose or giveUp.
+func (b *Backend) take(ctx context.Context, l Lock, ttl time.Duration) (*lockConn, error) {
 	limit := b.DB.Stats().MaxOpenConnections
-	b.pool.SetMaxOpenConns(max(limit-1, 0))
 	lease := min(max(ttl, minTTL), maxTTL)
-	b.pool.SetConnMaxIdleTime(min(idleTime, lease/2))
+	b.pool.SetMaxOpenConns(max(limit-1, 0))
+	b.pool.SetMaxIdleConns(maxIdle)
+	b.pool.SetConnMaxIdleTime(min(idleTime, lease/2)) // the server would log that it ends them
 	turn, full := ctx, limit > 0 && b.pool.Stats().InUse >= limit-1
 	if full {
 		var end func()
 		turn, end = context.WithTimeout(ctx, lease/6) // a call has about twice as long
 		defer end()
 	}
-	owner, err := b.pool.Conn(turn)
+	place, err := b.pool.Conn(turn)
 	if err != nil && full {
-		return nil, fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL: %w", limit, err)
+		err = fmt.Errorf("the pool's limit is %d, and one is kept for others: raise SetMaxOpenConns, or max_connections in a URL: %w", limit, err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", needsOne, err)
 	}
 	var c *lockConn
-	owner.Raw(func(raw any) error { c = raw.(*lockConn); return nil })
-	c.owner = owner
-	if c.lease == lease {
-		return c, nil
+	place.Raw(func(raw any) error { c = raw.(*lockConn); return nil })
+	c.place = place
+	b.mu.Lock()
+	c.lock = l
+	b.mu.Unlock()
+	if c.lease != lease {
+		if err = c.do(ctx, 0, func(own context.Context) error { return c.setLease(own, lease) }); err != nil {
+			b.closeIdle()
+			c.giveUp(0)
+		}
 	}
-	err = c.do(ctx, ctx, 0, func(own context.Context) error { return c.setLease(own, lease) })
-	if err != nil {
-		c.lose()
-		b.closeIdle()
-		return nil, err
-	}
-	return c, nil
+	return c, err
 }
 
 // leave gives up a connection without a lock. It is kept for a while.
-func (c *lockConn) leave() { c.owner.Close() }
+func (c *lockConn) leave() { c.place.Close() }
 
-// closeIdle closes the connections that nothing uses.
-func (b *Backend) closeIdle() {
-	b.pool.SetMaxIdleConns(-1)
-	b.pool.SetMaxIdleConns(maxIdle)
-}
+// closeIdle closes the connections that nothing uses: they may have failed like one that was used.
+func (b *Backend) closeIdle() { b.pool.SetMaxIdleConns(-1) }
 
-// makeRoom closes idle connections if the user's pool has none left for a statement.
-func (b *Backend) makeRoom() {
-	if s := b.DB.Stats(); s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections {
-		b.closeIdle()
-	}
-}
-
-// do calls f, which sends statements, while no other statement is sent. turn bounds the wait for that, and ctx the
-// statements, which also end when the connection can't be trusted any more. They may take extra time in the server.
-func (c *lockConn) do(turn, ctx context.Context, extra time.Duration, f func(context.Context) error) error {
-	select {
-	case <-c.sem:
-	case <-turn.Done():
-		return turn.Err()
-	}
-	defer func() { c.sem <- struct{}{} }()
-	if c.isDead() {
-		return errGone
-	}
+// do calls f, which sends statements, as long as the connection can be trusted. They may wait in the server for extra time.
+// After an error the connection is not used any more.
+func (c *lockConn) do(ctx context.Context, extra time.Duration, f func(context.Context) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	sent := time.Now()
 	end := c.lastSent.Add(c.lease)
 	if !sent.Before(end) {
-		c.lose()
 		return errSilent
 	}
 	own, cancel := context.WithDeadline(ctx, end.Add(extra))
@@ -158,8 +144,7 @@ func (c *lockConn) do(turn, ctx context.Context, extra time.Duration, f func(con
 		return err
 	}
 	if own.Err() != nil {
-		c.lose() // a driver may close the connection then, and still return the answer
-		return errSilent
+		return errSilent // a driver may close the connection then, and still return the answer
 	}
 	if extra > 0 {
 		sent = time.Now() // it waited in the server, and was not silent
@@ -168,85 +153,87 @@ func (c *lockConn) do(turn, ctx context.Context, extra time.Duration, f func(con
 	return nil
 }
 
-// do is do of the connection, as long as it has the hold's lock. The statements outlive ctx.
-func (h *hold) do(ctx context.Context, f func(context.Context) error) error {
-	return h.conn.do(ctx, h.conn.b.ctx, 0, func(own context.Context) error {
-		if !h.isCurrent() {
-			return errGone
-		}
-		return f(own)
-	})
-}
-
-func (c *lockConn) isDead() bool {
-	c.b.mu.Lock()
-	defer c.b.mu.Unlock()
-	return c.dead
-}
-
-// setLease sets the silence after which the server ends the connection. c.sem is held.
+// setLease sets the silence after which the server ends the connection. It is called by do.
 func (c *lockConn) setLease(ctx context.Context, lease time.Duration) error {
-	err := c.conn.Lease(ctx, lease)
+	err := c.Lease(ctx, lease)
 	if err == nil {
 		c.lease = lease
 	}
 	return err
 }
 
-// lose closes a connection that has failed, and its hold is lost.
-func (c *lockConn) lose() {
-	if c.fail() && !c.b.goTask(c.end) {
+// enter notes that the connection has its lock. It returns errGone if the owner has the lock through another one.
+func (c *lockConn) enter(onLost func()) error {
+	b := c.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h := b.holds[c.lock.Owner]; b.ctx.Err() != nil || c.dead || h != nil && h != c {
+		return errGone
+	}
+	b.holds[c.lock.Owner], c.onLost = c, onLost
+	return nil
+}
+
+// exit notes that the connection does not have its lock any more. It reports whether it had it.
+func (c *lockConn) exit() bool {
+	c.b.mu.Lock()
+	defer c.b.mu.Unlock()
+	had := c.b.holds[c.lock.Owner] == c
+	if had {
+		delete(c.b.holds, c.lock.Owner)
+	}
+	return had
+}
+
+// fail closes a connection that has failed, which ends its hold.
+func (c *lockConn) fail() {
+	b := c.b
+	b.mu.Lock()
+	first, onLost := !c.dead, c.onLost
+	c.dead = true
+	b.mu.Unlock()
+	if c.exit() && onLost != nil && b.ctx.Err() == nil {
+		onLost()
+	}
+	if first {
+		c.spent.Store(true)
 		c.leave()
 	}
 }
 
-// giveUp is lose for a connection that may have got a lock that its owner does not know of. It returns when it is over.
-func (c *lockConn) giveUp() {
-	if c.fail() {
-		c.end()
+// lose ends a hold whose connection has failed.
+func (c *lockConn) lose() {
+	c.fail()
+	c.b.goTask(func() { c.kill() })
+}
+
+// giveUp closes a connection that may have got a lock that its owner does not know of. It returns when that is over, or can't be
+// found out within a time.
+func (c *lockConn) giveUp(within time.Duration) {
+	c.fail()
+	for began := time.Now(); c.kill() != nil && time.Since(began) < within && wait.Sleep(c.b.ctx, retryPause) == nil; {
 	}
 }
 
-// fail ends the hold of a connection that has failed. It reports whether the caller has to close the connection.
-func (c *lockConn) fail() bool {
-	b := c.b
-	b.mu.Lock()
-	first := !c.dead
-	c.dead = true
-	var onLost func()
-	if h := c.hold; h != nil {
-		b.remove(h)
-		b.remember(h.lock.Owner, false)
-		onLost = h.onLost
-	}
-	closed := b.closed
-	b.mu.Unlock()
-	if onLost != nil && !closed {
-		onLost()
-	}
-	return first
-}
-
-// end closes a connection that has failed. The server may not have noticed, so it is asked to end it, too, even if the
-// backend closes meanwhile.
-func (c *lockConn) end() {
-	c.leave()
+// kill asks the server to end a connection: it may not have noticed that it was closed.
+func (c *lockConn) kill() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
 	defer cancel()
-	c.b.Dialect.Kill(ctx, c.conn.ID())
+	return c.b.Dialect.Kill(ctx, c.ID())
 }
 
-// loseIfDead ends a hold whose connection the server has closed, or that was silent for too long. It sends nothing. A
-// statement under way finds that out by itself.
-func (h *hold) loseIfDead() {
-	c := h.conn
-	select {
-	case <-c.sem:
-	default:
-		return
-	}
-	defer func() { c.sem <- struct{}{} }()
-	if h.isCurrent() && (c.conn.Alive() != nil || time.Since(c.lastSent) >= c.lease) {
-		c.lose()
+// watchConns looks every moment for connections that the server has closed, or that were silent for too long. It sends nothing,
+// and leaves out those with a statement under way, which finds that out by itself.
+func (b *Backend) watchConns() {
+	for wait.Sleep(b.ctx, checkInterval) == nil {
+		for owner, c := range b.allHolds() {
+			if !c.mu.TryLock() {
+				continue
+			}
+			if b.holdOf(owner) == c && (time.Since(c.lastSent) >= c.lease || c.Alive() != nil) {
+				c.lose()
+			}
+			c.mu.Unlock()
+		}
 	}
 }

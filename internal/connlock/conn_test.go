@@ -11,7 +11,6 @@ import (
 
 	lock "github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
-	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // closeIdle closes the idle connections.
@@ -27,8 +26,8 @@ func TestALockHasAConnection(t *testing.T) {
 			take(t, b, r)
 			release(t, b, r)
 		}
-		if n := f.get(&f.opened); n != 2 {
-			t.Errorf("%d connections for 20 pairs, want the 2 that have probed", n)
+		if n := f.get(&f.opened); n != 1 {
+			t.Errorf("%d connections for 20 pairs, want 1", n)
 		}
 		for i := range 20 {
 			take(t, b, request(fmt.Sprint("held ", i)))
@@ -54,8 +53,8 @@ func TestExtendEndsWithItsHold(t *testing.T) {
 			}
 		}
 		release(t, b, first)
-		if take(t, b, next); f.lease != next.TTL || f.get(&f.opened) != 2 {
-			t.Errorf("a lease of %v on connection %d, want %v on one of 2", f.lease, f.opened, next.TTL)
+		if take(t, b, next); f.lease != next.TTL || f.get(&f.opened) != 1 {
+			t.Errorf("a lease of %v on connection %d, want %v on the first", f.lease, f.opened, next.TTL)
 		}
 	})
 }
@@ -80,8 +79,8 @@ func TestExtendThatIsNotSent(t *testing.T) {
 	})
 }
 
-// An attempt waits for its turn when each connection of a limited pool has a lock.
-func TestAttemptsQueueForAConnection(t *testing.T) {
+// An attempt waits for a connection of a limited pool.
+func TestAttemptsWaitForAConnection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{limit: 3})
 		first := request("a")
@@ -105,7 +104,7 @@ func TestLimitOfThePool(t *testing.T) {
 		take(t, b, first)
 		take(t, b, request("b"))
 		_, err := b.Acquire(t.Context(), request("c"))
-		if err == nil || lock.Final(err) || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), "limit of 3") {
+		if err == nil || lock.Final(err) || !errors.Is(err, lock.ErrUnsent) || !strings.Contains(err.Error(), "limit is 3") {
 			t.Errorf("%v, want an error that names the limit", err)
 		}
 		expect.OK(t, b.DB.PingContext(t.Context()))
@@ -120,26 +119,8 @@ func TestLimitOfThePool(t *testing.T) {
 
 func TestPoolsThatAreTooSmall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := &fakeServer{limit: 2}
-		expect.Be(t, expect.Err(New(t.Context(), Config{DB: f.pool(t), Dialect: f})), lock.ErrInvalid)
-	})
-}
-
-// If the pool is exhausted, a release of another process's hold closes an idle connection.
-func TestIdleConnectionsMakeRoom(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{limit: 3})
-		take(t, b, request("mine"))
-		others := must.Get(b.DB.Conn(t.Context()))(t)
-		defer others.Close()
-		if n := b.DB.Stats().InUse; n != 3 {
-			t.Fatalf("%d connections are in use, want 3", n)
-		}
-		expect.Be(t, b.Release(t.Context(), request("theirs").Hold), lock.ErrLost)
-		synctest.Wait()
-		if n := b.DB.Stats().InUse; n != 2 {
-			t.Errorf("%d connections are in use, want 2", n)
-		}
+		f := &fakeServer{limit: 1}
+		expect.Be(t, expect.Err(New(Config{DB: f.pool(t), Dialect: f})), lock.ErrInvalid)
 	})
 }
 
@@ -176,7 +157,7 @@ func TestSilentIdleConnection(t *testing.T) {
 func TestConnectionOfAStaleHoldIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
-		b := newFake(t, f, joins)
+		b := newFake(t, f)
 		first, second := request("x"), request("x")
 		take(t, b, first)
 		w := watch(t, b, second)
@@ -219,30 +200,5 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		if n := b.DB.Stats().InUse; n != 1 {
 			t.Errorf("%d connections are in use, want the hold's", n)
 		}
-	})
-}
-
-// A release needs no connection, and waits for no attempt that waits for one: it may have to make room for it.
-func TestReleaseWhileAnAttemptWaitsForAConnection(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{limit: 3})
-		held := request("lock")
-		take(t, b, held)
-		closeIdle(b)
-		for range 2 {
-			theirs := must.Get(b.DB.Conn(t.Context()))(t)
-			defer theirs.Close()
-		}
-		next := make(chan error)
-		go func() {
-			_, err := b.Acquire(t.Context(), request("lock"))
-			next <- err
-		}()
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		expect.OK(t, b.Release(ctx, held.Hold), "Release while an attempt waits")
-		closeIdle(b)
-		expect.OK(t, <-next, "the attempt")
 	})
 }

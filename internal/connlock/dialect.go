@@ -3,43 +3,27 @@ package connlock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"time"
 )
 
 // Lock is a lock that a connection requests.
-type Lock struct {
-	Name  string
-	Key   string // what the server locks
-	Owner string
-	Meta  map[string]string
-	Probe bool // only the answer matters: there is no owner, and nothing is left in tables
-}
+type Lock struct{ Name, Owner string }
 
 // Dialect speaks to one kind of server.
 type Dialect interface {
-	// Key returns what the server locks for a name. Names with one key exclude each other.
-	Key(name string) string
-
-	// NewConn prepares a fresh connection, which the server then ends when it is silent for longer than
-	// lease.
+	// NewConn prepares a fresh connection, which the server then ends when it is silent for longer than lease.
 	NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (Conn, error)
 
 	// Kill ends a connection through another one. nil means that it has gone.
 	Kill(ctx context.Context, id string) error
-
-	// KillHolder ends another process's connection that has l for its Owner, if there is one.
-	KillHolder(ctx context.Context, l Lock) (was bool, err error)
-
-	// Number writes the next number of a lock that the connection with this ID has, through another
-	// connection.
-	Number(ctx context.Context, l Lock, id string) (uint64, error)
 
 	// CommitRefused reports whether err says that the server did not commit.
 	CommitRefused(err error) bool
 }
 
 // Conn is a connection that has one lock at most. Its methods are not called concurrently. After an error of any but
-// Number and Commit it is closed.
+// Commit it is closed.
 type Conn interface {
 	// ID identifies the connection to Kill.
 	ID() string
@@ -50,18 +34,15 @@ type Conn interface {
 	// Ping returns nil if the session of the server that NewConn has prepared answers. Then it has its lock.
 	Ping(ctx context.Context) error
 
-	// TryLock makes one attempt, and returns the number of the grant. The number is 0 if Dialect.Number must
-	// write it: a transaction may be rolled back, or the row is locked. It does not wait for the row.
+	// TryLock makes one attempt, and writes the number of the grant, as Number does.
 	TryLock(ctx context.Context, l Lock) (number uint64, ok bool, err error)
 
 	// WaitLock waits for the lock for up to slice. It writes no number.
 	WaitLock(ctx context.Context, l Lock, slice time.Duration) (ok bool, err error)
 
-	// Number writes the next number of the connection's lock; 0 as in TryLock.
+	// Number writes the next number of the connection's lock. When it returns the connection has the lock: a later holder's
+	// number is greater.
 	Number(ctx context.Context, l Lock) (uint64, error)
-
-	// Confirm is called after Dialect.Number. nil means that the connection still has the lock.
-	Confirm(ctx context.Context) error
 
 	// Unlock releases the connection's lock.
 	Unlock(ctx context.Context, l Lock) error
@@ -69,15 +50,45 @@ type Conn interface {
 	// Alive reports whether the connection is closed, without sending anything.
 	Alive() error
 
-	// Tx returns the transaction that has the lock. It is called with Config.Joins only, as are the next two.
-	Tx() *sql.Tx
+	// Close closes the connection.
+	Close() error
+}
 
-	// Commit commits Tx. If it returns nil, the connection does not have the lock any more.
+// Joiner is a Conn on which the caller's work can be committed under the lock.
+type Joiner interface {
+	Conn
+
+	// Begin returns a transaction that can't outlive the lock. ctx bounds the start only.
+	Begin(ctx context.Context) (*sql.Tx, error)
+
+	// Commit commits it.
 	Commit(ctx context.Context) error
 
-	// Rollback rolls back Tx, and the lock ends with it.
+	// Rollback rolls it back.
 	Rollback(ctx context.Context) error
+}
 
-	// Close closes the connection.
-	Close()
+// Querier sends statements: a pool, a connection or a transaction.
+type Querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Discard closes a connection instead of returning it to its pool, since its settings have changed. No transaction may be
+// open.
+func Discard(conn *sql.Conn) error {
+	HangUp(conn)
+	conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+	conn.Close()
+	return nil
+}
+
+// HangUp closes the driver's connection: statements then fail at once.
+func HangUp(conn *sql.Conn) {
+	conn.Raw(func(raw any) error {
+		if c, ok := raw.(sqldriver.Conn); ok {
+			c.Close()
+		}
+		return nil
+	})
 }

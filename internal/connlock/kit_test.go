@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"maps"
 	"strconv"
 	"sync"
@@ -23,7 +24,6 @@ type fakeServer struct {
 	mu      sync.Mutex
 	opened  int // connections so far
 	pings   int
-	tries   int
 	kills   int
 	numbers uint64
 	has     map[string]*fakeConn // by key
@@ -32,31 +32,28 @@ type fakeServer struct {
 	down       bool          // connections have ended, and none can be killed
 	blocked    chan struct{} // Ping does not return until it is closed; nil: it does
 	late       bool          // Number returns when its context ends, as a driver may
-	rowLocked  bool          // connections write no numbers
-	loose      bool          // connections do not exclude each other
+	refused    error         // the result of NewConn
 	unanswered bool          // commits get no answer
 	commitTime time.Duration // from the end of the locks to the answer
 	unlockTime time.Duration // from the end of the lock to the answer
 	silent     int           // connections opened so far whose TryLock and Ping get no answer
+	unkillable bool          // connections can't be killed
+	inTx       bool          // locks are transactions'
 	lease      time.Duration // the last one
-	confirm    error         // the result of Confirm
-	confirmed  func()        // called after it; may be nil
+	cut        bool          // waits end
 }
 
-// newFake returns a backend on a fake server. Changes of the Config are optional.
-func newFake(t *testing.T, f *fakeServer, change ...func(*Config)) *Backend {
+// newFake returns a backend on a fake server.
+func newFake(t *testing.T, f *fakeServer) *Backend {
 	t.Helper()
-	f.has = map[string]*fakeConn{}
-	c := Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake"}
-	for _, f := range change {
-		f(&c)
+	if f.has == nil {
+		f.has = map[string]*fakeConn{}
 	}
-	b := must.Get(New(t.Context(), c))(t)
+	c := Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake", InTx: f.inTx, Explain: func(err error) error { return fmt.Errorf("it means: %w", err) }}
+	b := must.Get(New(c))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
-
-func joins(c *Config) { c.Joins = true }
 
 // bubble runs a test in virtual time.
 func bubble(t *testing.T, test func(t *testing.T)) {
@@ -109,20 +106,27 @@ func (f *fakeServer) get(n *int) int {
 	return *n
 }
 
-func (f *fakeServer) Key(name string) string { return name }
-
 func (f *fakeServer) NewConn(_ context.Context, conn *sql.Conn, _ time.Duration) (Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.refused != nil {
+		return nil, f.refused
+	}
 	f.opened++
-	return &fakeConn{f: f, id: f.opened, tx: Tx{Conn: conn}}, nil
+	return &fakeConn{f: f, id: f.opened, conn: conn}, nil
 }
 
 func (f *fakeServer) Kill(ctx context.Context, id string) error {
 	if err := errors.Join(ctx.Err(), f.answer()); err != nil {
 		return err
 	}
-	f.set(func() { f.kills++ })
+	f.mu.Lock()
+	f.kills++
+	unkillable := f.unkillable
+	f.mu.Unlock()
+	if unkillable {
+		return errors.New("the server can't be reached")
+	}
 	f.end(func(c *fakeConn) bool { return strconv.Itoa(c.id) == id })
 	return nil
 }
@@ -144,9 +148,12 @@ func (f *fakeServer) answer() error {
 	return nil
 }
 
-func (f *fakeServer) KillHolder(context.Context, Lock) (bool, error) { return false, nil }
-
-func (f *fakeServer) Number(context.Context, Lock, string) (uint64, error) { return f.next(), nil }
+// isCut reports whether waits end.
+func (f *fakeServer) isCut() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cut
+}
 
 func (f *fakeServer) next() uint64 {
 	f.mu.Lock()
@@ -158,9 +165,10 @@ func (f *fakeServer) next() uint64 {
 func (f *fakeServer) CommitRefused(error) bool { return false }
 
 type fakeConn struct {
-	f  *fakeServer
-	id int
-	tx Tx
+	f    *fakeServer
+	id   int
+	conn *sql.Conn
+	tx   *sql.Tx
 }
 
 func (c *fakeConn) ID() string { return strconv.Itoa(c.id) }
@@ -194,18 +202,11 @@ func (c *fakeConn) silent(ctx context.Context) error {
 }
 
 func (c *fakeConn) TryLock(ctx context.Context, l Lock) (number uint64, ok bool, err error) {
-	if _, err := c.tx.Begin(ctx); err != nil {
-		return 0, false, err
-	}
-	c.f.set(func() { c.f.tries++ })
 	if err := c.silent(ctx); err != nil {
 		return 0, false, err
 	}
 	if !c.take(l) {
 		return 0, false, nil
-	}
-	if c.f.rowLocked {
-		return 0, true, nil
 	}
 	return c.f.next(), true, nil
 }
@@ -213,17 +214,20 @@ func (c *fakeConn) TryLock(ctx context.Context, l Lock) (number uint64, ok bool,
 func (c *fakeConn) take(l Lock) bool {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
-	by := c.f.has[l.Key]
+	by := c.f.has[l.Name]
 	if by == nil {
-		c.f.has[l.Key] = c
+		c.f.has[l.Name] = c
 	}
-	return by == nil || by == c || c.f.loose
+	return by == nil || by == c
 }
 
 // WaitLock polls every millisecond.
 func (c *fakeConn) WaitLock(ctx context.Context, l Lock, slice time.Duration) (bool, error) {
 	end := time.After(slice)
 	for {
+		if c.f.isCut() {
+			return false, errors.New("cut")
+		}
 		if c.take(l) {
 			return true, nil
 		}
@@ -241,17 +245,7 @@ func (c *fakeConn) Number(ctx context.Context, _ Lock) (uint64, error) {
 	if c.f.late {
 		<-ctx.Done()
 	}
-	if c.f.rowLocked {
-		return 0, nil
-	}
 	return c.f.next(), nil
-}
-
-func (c *fakeConn) Confirm(context.Context) error {
-	if c.f.confirmed != nil {
-		defer c.f.confirmed()
-	}
-	return c.f.confirm
 }
 
 func (c *fakeConn) Unlock(_ context.Context, l Lock) error {
@@ -261,38 +255,51 @@ func (c *fakeConn) Unlock(_ context.Context, l Lock) error {
 	defer time.Sleep(c.f.unlockTime)
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
-	if c.f.has[l.Key] != c && !c.f.loose {
+	if c.f.has[l.Name] != c {
 		return lock.ErrLost
 	}
-	delete(c.f.has, l.Key)
+	delete(c.f.has, l.Name)
 	return nil
 }
 
 func (c *fakeConn) Alive() error { return c.f.answer() }
 
-func (c *fakeConn) Tx() *sql.Tx { return c.tx.Current() }
+func (c *fakeConn) Begin(ctx context.Context) (tx *sql.Tx, err error) {
+	if err := c.Ping(ctx); err != nil {
+		return nil, err
+	}
+	c.tx, err = c.conn.BeginTx(context.WithoutCancel(ctx), nil)
+	return c.tx, err
+}
 
-func (c *fakeConn) Commit(ctx context.Context) error {
+func (c *fakeConn) Commit(context.Context) error {
 	if c.f.unanswered {
 		return errors.New("no answer")
 	}
-	err := c.tx.Finish(ctx, (*sql.Tx).Commit)
-	c.f.end(func(other *fakeConn) bool { return other == c })
+	return c.finish(c.tx.Commit)
+}
+
+func (c *fakeConn) Rollback(context.Context) error { return c.finish(c.tx.Rollback) }
+
+// finish ends the transaction, and frees the locks if they are its own.
+func (c *fakeConn) finish(end func() error) error {
+	err := end()
+	if c.f.inTx {
+		c.f.end(func(other *fakeConn) bool { return other == c })
+	}
 	time.Sleep(c.f.commitTime)
 	return err
 }
 
-func (c *fakeConn) Rollback(ctx context.Context) error {
-	c.f.end(func(other *fakeConn) bool { return other == c })
-	return c.tx.Finish(ctx, (*sql.Tx).Rollback)
-}
-
 // Close ends the connection's locks, like a server that sees the connection close.
-func (c *fakeConn) Close() {
-	if c.f.answer() == nil {
+func (c *fakeConn) Close() error {
+	if c.f.answer() == nil && c.id > c.f.get(&c.f.silent) {
 		c.f.end(func(other *fakeConn) bool { return other == c })
 	}
-	c.tx.Close()
+	if c.tx != nil {
+		c.tx.Rollback()
+	}
+	return Discard(c.conn)
 }
 
 // fakeConnector, rawConn and rawTx are a driver of database/sql that knows transactions only.

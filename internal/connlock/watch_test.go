@@ -1,14 +1,11 @@
 package connlock
 
 import (
-	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	lock "github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -75,33 +72,43 @@ func TestWaitOfAClosedBackend(t *testing.T) {
 	})
 }
 
-// Waiters use a limited number of connections, and at most half of a limited pool.
-func TestWaitersAreBounded(t *testing.T) {
-	for limit, want := range map[int]int{0: maxWaiting, 7: 3} {
-		bubble(t, func(t *testing.T) {
-			b := newFake(t, &fakeServer{limit: limit})
-			take(t, b, request("lock"))
-			for range want {
-				defer watch(t, b, request("lock")).Close()
-			}
-			if _, err := b.Watch(t.Context(), request("lock")); !errors.Is(err, lock.ErrSkip) {
-				t.Errorf("limit %d: waiter %d: %v, want ErrSkip", limit, want+1, err)
-			}
-		})
-	}
+// A waiter whose connection ends is signalled, and waits on another one.
+func TestWaitThatIsCut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b, rival := newFake(t, f), newFake(t, f)
+		mine, theirs := request("lock"), request("lock")
+		take(t, rival, theirs)
+		w := watch(t, b, mine)
+		defer w.Close()
+		synctest.Wait()
+		f.set(func() { f.cut = true })
+		<-w.Ready
+		f.set(func() { f.cut = false })
+		wantHeld(t, b, mine)
+		time.Sleep(time.Second)
+		release(t, rival, theirs)
+		<-w.Ready
+		wantHeld(t, rival, request("lock"))
+		take(t, b, mine)
+	})
 }
 
-// Where a wait in the server would harm others, waiters poll, and an error is explained.
-func TestWaitersThatPoll(t *testing.T) {
+// A waiter for which a limited pool has no connection waits until there is one.
+func TestWaitWithoutAConnection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		unlucky := errors.New("unlucky")
-		b := newFake(t, &fakeServer{confirm: unlucky, rowLocked: true}, func(c *Config) {
-			c.Polling = true
-			c.Explain = func(err error) error { return errors.Join(errors.New("it means"), err) }
-		})
-		expect.Be(t, expect.Err(b.Watch(t.Context(), request("lock"))), lock.ErrSkip, "watch")
-		if _, err := b.Acquire(t.Context(), request("lock")); !errors.Is(err, unlucky) || !strings.Contains(err.Error(), "it means") || lock.Final(err) {
-			t.Errorf("acquire: %v, want an explained error", err)
-		}
+		b := newFake(t, &fakeServer{limit: 3})
+		lock, other := request("lock"), request("other")
+		take(t, b, lock)
+		take(t, b, other)
+		next := request("lock")
+		w := watch(t, b, next)
+		defer w.Close()
+		time.Sleep(time.Second)
+		release(t, b, other)
+		time.Sleep(time.Second)
+		release(t, b, lock)
+		<-w.Ready
+		take(t, b, next)
 	})
 }

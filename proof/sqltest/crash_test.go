@@ -160,7 +160,7 @@ func TestWaitersConnectionsAreKilled(t *testing.T) {
 		user := c.user()
 		held := c.party(c.user()).take(t)
 		next := c.party(user).follow(t, held)
-		if !c.leased && !c.polls {
+		if !c.leased {
 			c.awaitBlocked(user)
 		}
 		c.killConnections(user)
@@ -183,7 +183,7 @@ func TestWaiterIsPartitioned(t *testing.T) {
 		held := c.party(c.user()).take(t)
 		cutOff := c.user()
 		c.party(through(net.Addr(), cutOff)).follow(t, nil)
-		if !c.leased && !c.polls {
+		if !c.leased {
 			c.awaitBlocked(cutOff)
 		}
 		next := c.party(c.user()).follow(t, nil)

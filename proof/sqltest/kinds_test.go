@@ -26,6 +26,7 @@ type kind struct {
 	connections string // counts a user's
 	kill        string // ends all of them
 	killIdle    string // ends idle ones
+	killStuck   string // ends those that wait to write for an owner
 	anyOne      string // selects one of them
 	killOne     string
 	stall       []string // delays an owner's writes to a table until the connection that executes this ends
@@ -52,6 +53,7 @@ var mariaDB = &kind{
 	connections: "SELECT COUNT(*) FROM information_schema.processlist WHERE user = '%s'",
 	kill:        "KILL USER %s",
 	killIdle:    "BEGIN NOT ATOMIC FOR c IN (SELECT id FROM information_schema.processlist WHERE user = '%s' AND command = 'Sleep') DO KILL c.id; END FOR; END",
+	killStuck:   "BEGIN NOT ATOMIC FOR c IN (SELECT id FROM information_schema.processlist WHERE info LIKE 'DO GET_LOCK(''stall/%[2]s%%') DO KILL c.id; END FOR; END",
 	anyOne:      "SELECT id FROM information_schema.processlist WHERE user = '%s' ORDER BY RAND() LIMIT 1",
 	killOne:     "KILL %s",
 	stall: []string{
@@ -74,6 +76,7 @@ var postgreSQL = &kind{
 	blocked:     "SELECT COUNT(*) FROM pg_stat_activity WHERE usename = '%s' AND state = 'active'",
 	kill:        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '%s'",
 	killIdle:    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '%s' AND state <> 'active'",
+	killStuck:   "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '%[1]s' AND '%[2]s' <> ''",
 	anyOne:      "SELECT pid FROM pg_stat_activity WHERE usename = '%s' ORDER BY random() LIMIT 1",
 	killOne:     "SELECT pg_terminate_backend(%s)",
 	stall: []string{
@@ -84,12 +87,6 @@ var postgreSQL = &kind{
 	stuck:     "SELECT COUNT(*) FROM pg_stat_activity WHERE usename = '%s' AND state = 'active' AND clock_timestamp() - query_start > interval '300 ms'",
 	deadlocks: "SELECT SUM(deadlocks) FROM pg_stat_database",
 }
-
-var postgreSQL12 = func() *kind {
-	k := *postgreSQL
-	k.shared = func(tb testing.TB) *server { return asPostgres(testserver.SharedPostgresVersion(tb, "12")) }
-	return &k
-}()
 
 func asMariaDB(s *testserver.MariaDBServer) *server {
 	return &server{
@@ -140,5 +137,5 @@ func openMySQL(ctx context.Context, db *sql.DB, q url.Values) (driver.Backend, e
 }
 
 func openPostgres(ctx context.Context, db *sql.DB, q url.Values) (driver.Backend, error) {
-	return pglock.New(ctx, db, &pglock.Options{Strategy: pglock.Strategy(q.Get("strategy")), Level: pglock.Level(q.Get("level"))})
+	return pglock.New(ctx, db, &pglock.Options{Strategy: pglock.Strategy(q.Get("strategy"))})
 }

@@ -12,12 +12,9 @@ import (
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
-// oldest is a strategy on a server that ends silent connections only while they are in a transaction.
-var oldest = strategy{name: "postgres 12 advisory session", kind: postgreSQL12, query: "strategy=advisory&level=session", table: "distlock_fences", polls: true}
-
 // eachOnConnections runs a test with every strategy whose locks live on connections.
 func eachOnConnections(t *testing.T, f func(t *testing.T, s strategy)) {
-	for _, s := range append(strategies[:len(strategies):len(strategies)], oldest) {
+	for _, s := range strategies {
 		if !s.leased {
 			t.Run(s.name, func(t *testing.T) {
 				t.Parallel()

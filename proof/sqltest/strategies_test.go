@@ -14,9 +14,6 @@ type strategy struct {
 	// ends, its process. Otherwise a hold ends with its connection, and so does a wait.
 	leased bool
 
-	// polls means that waiters do not wait in the server, although locks end with their connections.
-	polls bool
-
 	// waiting is how many connections a backend has at most while it waits for one lock.
 	waiting int
 
@@ -35,8 +32,7 @@ var strategies = []strategy{
 	{name: "postgres row", kind: postgreSQL, query: "strategy=row", leased: true, waiting: 3, pools: []int{1, 3}, clean: true},
 	{name: "mysql forupdate", kind: mariaDB, query: "strategy=forupdate", table: "distlock_mutexes", waiting: 5, pools: []int{3}},
 	{name: "mysql session", kind: mariaDB, query: "strategy=session", table: "distlock_sessions", waiting: 5, pools: []int{3}},
-	{name: "postgres advisory session", kind: postgreSQL, query: "strategy=advisory&level=session", table: "distlock_fences", waiting: 5, pools: []int{3}},
-	{name: "postgres advisory transaction", kind: postgreSQL, query: "strategy=advisory&level=transaction", table: "distlock_fences", polls: true, waiting: 5, pools: []int{3}},
+	{name: "postgres advisory", kind: postgreSQL, query: "strategy=advisory", table: "distlock_fences", waiting: 5, pools: []int{3}},
 }
 
 // each runs a test with every strategy, in parallel where the test allows it.

@@ -142,7 +142,7 @@ func kinds(t *testing.T) map[string]kind {
 			source: func(url string) string { return url }, driver: "pgx",
 			count:      "SELECT COUNT(*) FROM pg_stat_activity WHERE usename = '%s'",
 			limit:      "ALTER ROLE %s CONNECTION LIMIT %d",
-			strategies: []string{"strategy=row", "strategy=advisory&level=transaction"},
+			strategies: []string{"strategy=row", "strategy=advisory"},
 		},
 	}
 }
@@ -210,7 +210,7 @@ func (s *site) connect() error {
 		return err
 	}
 	q := u.Query()
-	for _, ours := range []string{"create", "strategy", "level"} {
+	for _, ours := range []string{"create", "strategy"} {
 		q.Del(ours)
 	}
 	u.RawQuery = q.Encode()
