@@ -87,8 +87,8 @@ func (d *connDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Du
 			return nil, err
 		}
 	}
-	if got, err := queryBool(ctx, conn, "SELECT GET_LOCK("+markLock(k.mark)+", 0)"); err != nil || !got {
-		return nil, errors.Join(err, errors.New("the connection could not be marked"))
+	if err := conn.QueryRowContext(ctx, "SELECT IF(GET_LOCK("+markLock(k.mark)+", 0) = 1, CONNECTION_ID(), NULL)").Scan(&k.thread); err != nil {
+		return nil, fmt.Errorf("mark the connection: %w", err)
 	}
 	if d.inTx {
 		return newForUpdate(ctx, k)
@@ -161,10 +161,11 @@ type querier = connlock.Querier
 
 // lockConn is a connection that has a lock.
 type lockConn struct {
-	d    *connDialect
-	conn *sql.Conn
-	q    querier // the connection, or the transaction that is open on it
-	mark string
+	d      *connDialect
+	conn   *sql.Conn
+	q      querier // the connection, or the transaction that is open on it
+	mark   string
+	thread string // the server's number of it
 }
 
 func (k *lockConn) exec(ctx context.Context, text string) error {
@@ -180,12 +181,9 @@ func (k *lockConn) Lease(ctx context.Context, lease time.Duration) error {
 	return k.exec(ctx, "SET SESSION "+waitTimeout(lease))
 }
 
-// marked is a condition that is true in the session with the mark: a proxy may have connected to another one.
-func (k *lockConn) marked() string { return "IS_USED_LOCK(" + markLock(k.mark) + ") = CONNECTION_ID()" }
-
-// Ping wants the session with the mark.
+// Ping wants the session with the mark: a proxy may have connected to another one.
 func (k *lockConn) Ping(ctx context.Context) error {
-	same, err := queryBool(ctx, k.q, "SELECT COALESCE("+k.marked()+", 0)")
+	same, err := queryBool(ctx, k.q, "SELECT COALESCE(IS_USED_LOCK("+markLock(k.mark)+") = CONNECTION_ID(), 0)")
 	if err == nil && !same {
 		err = errAnother
 	}
@@ -215,7 +213,7 @@ type sessionConn struct{ *lockConn }
 
 // get asks for the lock, if the session is the one that NewConn has prepared, and waits for it.
 func (k *sessionConn) get(ctx context.Context, l connlock.Lock, seconds int) (bool, error) {
-	return queryBool(ctx, k.q, fmt.Sprintf("SELECT IF(%s, GET_LOCK('%s', %d), NULL)", k.marked(), k.d.key(l.Name), seconds))
+	return queryBool(ctx, k.q, fmt.Sprintf("SELECT IF(CONNECTION_ID() = %s, GET_LOCK('%s', %d), NULL)", k.thread, k.d.key(l.Name), seconds))
 }
 
 // TryLock tries to take the lock, and then writes its number.

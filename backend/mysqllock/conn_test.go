@@ -414,7 +414,7 @@ func TestSessionsThatAreMixedUp(t *testing.T) {
 		defer c.Close()
 		switch c := c.(type) {
 		case *sessionConn:
-			c.mark += "0"
+			c.mark, c.thread = c.mark+"0", "0"
 		case *forUpdateConn:
 			c.mark += "0"
 		}
