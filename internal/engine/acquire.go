@@ -1,0 +1,271 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// maxMisses bounds how often a call starts anew because others were faster.
+const maxMisses = 24
+
+// errBusy says that others were faster each time.
+var errBusy = errors.New("others change this lock all the time, or keep it locked: nothing was done")
+
+// pause waits after a miss, longer after each one.
+func pause(ctx context.Context, misses int) error {
+	if misses < 2 {
+		return ctx.Err()
+	}
+	return wait.Sleep(ctx, rand.N(min(time.Millisecond<<misses, 32*time.Millisecond)>>2))
+}
+
+// Acquire makes one attempt.
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := b.acquire(ctx, r)
+	return g, b.wrap("acquire", r.Name, err)
+}
+
+// maxOwner is the longest Owner, in bytes.
+const maxOwner = 64
+
+func (b *Backend) acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+	if err := b.usable(ctx); err != nil {
+		return g, err
+	}
+	if err := r.Validate(b.Caps()); err != nil {
+		return g, err
+	}
+	if len(r.Owner) > maxOwner || strings.ContainsAny(r.Owner, " \t\n") {
+		return g, fmt.Errorf("%w: owner %s: want at most %d bytes without blanks", driver.ErrInvalid, driver.Quote(r.Owner), maxOwner)
+	}
+	r.TTL = wholeMicros(r.TTL)
+	a := &attempt{b: b, r: &r, claim: claims.Claim{Meta: b.meta.Encode(r.Meta), Address: b.address}, own: b.memory.of(r.Owner), leave: func() {}}
+	err = a.run(ctx)
+	a.leave()
+	if err != nil {
+		return g, err
+	}
+	return driver.Grant{Fence: uint64(a.fence), Fences: claims.Fences(r), TTL: r.TTL}, nil
+}
+
+// attempt is one call of Acquire.
+type attempt struct {
+	b     *Backend
+	r     *driver.Request
+	claim claims.Claim // what the request makes of a claim: all but its times and its number
+	own   own
+	fence int64
+	wrote bool   // the owner has a claim that this call has written
+	frees bool   // the change may let others in
+	leave func() // ends the turn among the calls of this backend
+}
+
+// run decides on what is known of the lock, if the store checks all that the decision depends on, and else on what it reads.
+func (a *attempt) run(ctx context.Context) error {
+	l := a.recall()
+	for misses := range maxMisses {
+		if err := a.turn(ctx, misses); err != nil {
+			return a.nothing(err)
+		}
+		var c *Change
+		var next *lock
+		err := errNotKnown
+		if l != nil {
+			c, next, err = a.decide(l, misses)
+		}
+		if errors.Is(err, errNotKnown) {
+			if l, err = a.b.read(ctx, a.r.Name); err != nil {
+				return a.nothing(err)
+			}
+			c, next, err = a.decide(l, misses)
+		}
+		if c == nil {
+			a.b.memory.remember(a.r.Name, l)
+			return a.nothing(err)
+		}
+		var done bool
+		if l, done, err = a.write(ctx, c, next); done || err != nil {
+			return err
+		}
+	}
+	return a.nothing(errBusy)
+}
+
+// turn lets the calls of this backend that have missed go one after the other.
+func (a *attempt) turn(ctx context.Context, misses int) error {
+	if misses == 1 {
+		leave, err := a.b.turns.Lock(ctx, a.r.Name)
+		if err != nil {
+			return err
+		}
+		a.leave = leave
+	}
+	return pause(ctx, misses)
+}
+
+// recall returns what is known of the lock; nil: it must be read.
+func (a *attempt) recall() *lock {
+	l := a.b.memory.recall(a.r.Name)
+	if a.own.below > 0 || a.b.memory.upper() == 0 {
+		return nil
+	}
+	woken := a.b.waiters.woken(a.r.Name, a.r.Owner)
+	switch place := a.own.claim; {
+	case place.Place > 0 && !woken:
+		return nil
+	case place.Place > 0: // whoever was ahead is gone, or the store does not grant it
+		return &lock{Lock: claims.Lock{Limit: a.own.limit, Claims: []claims.Claim{place}}}
+	case l == nil && place.Owner == "":
+		return &lock{}
+	case l != nil && place.Owner != "" && l.Claim(a.r.Owner) == nil:
+		return nil
+	}
+	return l
+}
+
+// errNotKnown means that the lock must be read.
+var errNotKnown = errors.New("not known")
+
+// decide returns what the attempt changes, and the lock after that; or the answer, if it changes nothing.
+func (a *attempt) decide(l *lock, misses int) (*Change, *lock, error) {
+	if _, err := l.Next(l.now); err != nil {
+		return nil, nil, err
+	}
+	next := l.clone()
+	had, claim := l.Claim(a.r.Owner), a.claim
+	claim.Fence = newVersion << claims.SpanBits
+	d := next.Acquire(a.r, claim, l.now*micro)
+	held := errors.Is(d.Err, driver.ErrHeld)
+	if d.Err != nil && !l.fresh && (!held || had != nil || !a.r.Queue || a.r.Mode == driver.Counted) {
+		return nil, nil, errNotKnown
+	}
+	sooner := len(d.Sooner) > 0 || len(l.sooner) > 0
+	if d.Err != nil && !d.Own && (a.wrote || !sooner) || d.Err != nil && !held {
+		return nil, nil, d.Err // a place that is new shortens the life of others with the next attempt
+	}
+	c := &Change{Name: a.r.Name, Version: l.version, Floor: a.own.below, Lazy: held}
+	if d.Own {
+		c.Before = a.setTimes(l, next, had)
+	}
+	a.place(c, l, next, had, held, sooner, misses)
+	if a.frees = d.Frees; a.frees {
+		c.Wake = a.b.others(next.wakes(a.r.Name))
+	}
+	return c, next, nil
+}
+
+// setTimes makes the owner's claim in next last for so long from the upper bound of the clock as it does from l's, and returns when it ends.
+func (a *attempt) setTimes(l, next *lock, had *claims.Claim) (end int64) {
+	own := next.Claim(a.r.Owner)
+	later := max(a.b.memory.upper()-l.now, 0) * micro
+	own.Until += later
+	if own.Since == l.now*micro {
+		own.Since += later
+	}
+	if !own.Holds() && (had == nil || had.Holds()) {
+		own.Place = newVersion
+	}
+	return own.Until / micro
+}
+
+// place says which part of the text c changes: the owner's line, the end, or all.
+func (a *attempt) place(c *Change, l, next *lock, had *claims.Claim, held, sooner bool, misses int) {
+	own := next.Claim(a.r.Owner)
+	line := func() {
+		c.New, c.Until = next.line(own), own.Until/micro
+		if had != nil {
+			c.Old = l.line(had)
+		} else {
+			c.Below = a.below(l)
+		}
+	}
+	counted := a.r.Mode == driver.Counted
+	clean := misses < 3 && l.dead // an edit leaves dead claims there
+	switch {
+	case had != nil && had.Holds():
+		c.Ahead = Anything
+	case a.own.below > 0 || sooner && !a.wrote || counted:
+	case held:
+		c.Ahead = Anything
+	case clean:
+	case a.r.Mode == driver.Read && (had != nil || len(l.Claims) > 0):
+		c.Ahead = Readers
+	case had != nil:
+		c.Ahead = Nothing
+	}
+	if c.Ahead != Whole {
+		line()
+		return
+	}
+	c.New, c.Until = next.text()
+	if len(next.Claims) == 1 && own != nil && a.own.below == 0 {
+		c.Below = a.below(l)
+	}
+}
+
+// below bounds the versions that a change may replace which does not depend on one. What comes in a second from now finds another
+// version mostly, so a Release has seldom to raise it.
+func (a *attempt) below(l *lock) int64 {
+	return max(l.version, l.now, a.b.memory.upper()) + time.Second.Microseconds()
+}
+
+// write makes a change. It returns the lock as it is then, and whether the owner holds.
+func (a *attempt) write(ctx context.Context, c *Change, next *lock) (l *lock, done bool, err error) {
+	out := a.b.swap(ctx, *c)
+	if out.Err != nil {
+		return nil, false, a.failed(c, out.Err)
+	}
+	if l, err = next.became(out, a.r.Owner); err != nil {
+		return nil, false, a.nothing(err)
+	}
+	if a.b.memory.remember(a.r.Name, l); !out.Done {
+		return l, false, nil
+	}
+	own := l.Claim(a.r.Owner)
+	a.own.below, a.wrote = 0, true // a late write finds a greater version
+	a.b.memory.keep(a.r.Owner, l, own)
+	if own == nil || !own.Holds() {
+		return l, false, nil
+	}
+	a.fence = own.Fence
+	if a.frees {
+		a.b.wake(ctx, a.r.Name, c.Wake, l)
+	}
+	// If the clock has jumped, the hold is shorter than its TTL, and is written once more.
+	return l, own.Until-l.now*micro >= int64(a.r.TTL), nil
+}
+
+// failed answers an attempt whose change c had no answer, or was refused.
+func (a *attempt) failed(c *Change, err error) error {
+	a.b.memory.remember(a.r.Name, nil)
+	if errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
+		return a.nothing(err)
+	}
+	below := max(c.Below, a.own.below)
+	if c.Ahead == Whole {
+		below = max(below, c.Version+1)
+	}
+	a.b.memory.lost(a.r.Owner, below, a.r.TTL)
+	return err
+}
+
+// nothing returns an answer that is given without a change.
+func (a *attempt) nothing(err error) error {
+	switch {
+	case err == nil || errors.Is(err, driver.ErrHeld):
+		return err
+	case a.wrote: // there is a claim to be released
+		return errors.New(err.Error())
+	case driver.Final(err):
+		return err
+	}
+	return driver.Unsent(err)
+}

@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Change replaces the text of a name, or a part of it.
+type Change struct {
+	Name string
+
+	// Version is what the caller believes to be there; 0: nothing, or not known.
+	Version int64
+
+	// Below, if not 0, bounds the versions that the change may replace. With it a Whole change may replace another version than
+	// Version, if no claim in that lasts.
+	Below int64
+
+	// Before, if not 0, is when the change becomes void.
+	Before int64
+
+	// Floor bounds the new version from below. It is also above the old one, and not below the clock.
+	Floor int64
+
+	// New replaces Old if what is ahead of that in the text is as Ahead says. An Old of "" is the end of the text. A tab in New
+	// stands for the new version. Without claims that last, a text has no meaning any more from Until on.
+	Ahead    Ahead
+	Old, New string
+	Until    int64
+
+	Skip bool   // not made, without an error, if another transaction keeps the text locked; otherwise the store may wait a little
+	Lazy bool   // a crash of the store may take the change back
+	Wake []Wake // whom it lets in, as far as the caller knows
+}
+
+// Ahead says which part of a text a change replaces.
+type Ahead int
+
+const (
+	// Whole changes replace all of the text. They need not find any.
+	Whole Ahead = iota
+	// Anything may be ahead.
+	Anything
+	// Readers may be ahead, or wait there.
+	Readers
+	// Nothing is ahead.
+	Nothing
+)
+
+// NotReaders are what claims that are not a reader's begin with.
+var NotReaders = []string{"\nx", "\nw", "\nc"}
+
+// Kept is what a store keeps under a name.
+type Kept struct {
+	Version int64 // 0: nothing is kept
+	Text    string
+	Until   int64
+}
+
+// Apply returns what is kept after the change, as of now. false: it is not made. It is the specification of Store.Swap.
+func (c *Change) Apply(was Kept, now int64) (Kept, bool) {
+	if c.Before > 0 && now >= c.Before || c.Below > 0 && was.Version >= c.Below {
+		return was, false
+	}
+	is := Kept{Version: max(was.Version+1, now, c.Floor)}
+	text := strings.ReplaceAll(c.New, "\t", strconv.FormatInt(is.Version, 10))
+	if c.Ahead == Whole {
+		if was.Version != c.Version && (c.Below == 0 || was.Until > now) {
+			return was, false
+		}
+		is.Text, is.Until = text, c.Until
+		return is, true
+	}
+	at := len(was.Text)
+	if c.Old != "" {
+		at = strings.Index(was.Text, c.Old)
+	}
+	if was.Version == 0 || at < 0 || !c.Ahead.allows(was.Text[:at]) {
+		return was, false
+	}
+	if is.Text = was.Text[:at] + text + was.Text[at+len(c.Old):]; is.Text != "" {
+		is.Until = max(was.Until, c.Until)
+	}
+	return is, true
+}
+
+func (a Ahead) allows(text string) bool {
+	switch a {
+	case Nothing:
+		return text == ""
+	case Readers:
+		for _, other := range NotReaders {
+			if strings.Contains(text, other) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,176 @@
+// Package engine makes locks of a store that keeps one text for each name, has a clock, and replaces a text, or a part of it,
+// if it is still what the caller believes. A row of a table is enough. Package claims decides who holds; the store decides
+// nothing.
+//
+// Three rules make that safe, whatever is lost, late or repeated on the way:
+//
+//  1. A grant or a renewal is void once its own end has passed (Change.Before). So nothing revives a hold, and nothing that
+//     arrives late takes effect when others may hold.
+//  2. The end of an own hold counts from an upper bound of the store's clock: its last answer, and the time since that was
+//     asked. The end of another's hold counts from a clock that the store has told in the same call. So no hold is shorter
+//     than its TTL, and none is passed early.
+//  3. A write without an answer is answered by a write. A Release that finds nothing of its owner raises the version above all
+//     those that the lost write may replace (Change.Below, Floor). No timer decides.
+//
+// A text has a line for each claim. What a holder or a waiter needs changes its own line only, whatever others make of theirs:
+// a renewal, a release, a place, a place that becomes a hold, a reader beside readers. The store checks what is ahead of the
+// line (Change.Ahead). All else replaces the whole text of one version: a semaphore, and what takes dead claims away.
+//
+// The version of a text is also the number of the grant that it came with. It never falls, and is at least the store's clock
+// in µs, so fences are made of it.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/metajson"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// Store keeps one text for each name. Its methods are safe for concurrent use, and return when ctx ends. Times are µs since
+// 1970 by the store's clock. An error is one of package driver, or means an unknown outcome.
+type Store interface {
+	// Read returns what is kept under each name, in their order.
+	Read(ctx context.Context, names []string) ([]Seen, error)
+
+	// Swap makes each change that Change.Apply would make, by itself, and wakes those that the change names. Several changes
+	// have different names, and replace what they find ahead of anything, and wake nobody.
+	Swap(ctx context.Context, changes []Change) []Outcome
+
+	// Wake wakes waiters. One that is not woken comes late.
+	Wake(ctx context.Context, list []Wake)
+
+	// Names returns up to limit names after one, in a fixed order, those with the prefix first. Each that has a claim which
+	// lasts is among them.
+	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
+
+	// Listen returns once heard is called for all that is woken at the address from now on: with the end of an owner (EndOf),
+	// or with "" if something may have been missed. It is called for each waiter. After an error waiters poll.
+	Listen(ctx context.Context, address string, heard func(end string)) error
+
+	// Close ends connections and goroutines. Later calls fail.
+	Close() error
+}
+
+// Seen is what a name has.
+type Seen struct {
+	Version int64 // 0: nothing is kept
+	Text    string
+	Now     int64 // when that was so
+}
+
+// Wake is a waiter to be woken.
+type Wake struct{ Name, Owner, Address string }
+
+// EndOf returns the end of an owner, by which it is woken: whoever hears that can't release its hold.
+func EndOf(owner string) string { return owner[max(0, len(owner)-8):] }
+
+// Outcome is the answer to a change.
+type Outcome struct {
+	Done  bool
+	Other bool // an edit that is Done replaced another version than Change.Version
+	Seen  Seen // what is there now. If the change is Done, its text is left out, but with Other
+	Err   error
+}
+
+// Backend keeps locks in a Store. It implements driver.Backend, Watcher and Inspector, and is safe for concurrent use.
+type Backend struct {
+	store   Store
+	options Options
+	address string
+	turns   wait.KeyedMutex[string]
+	meta    metajson.Cache
+	memory  memory
+	waiters waiters
+
+	ctx    context.Context // ends with the backend
+	cancel context.CancelFunc
+	tasks  wait.Group
+	once   sync.Once
+	err    error // of Close
+}
+
+// Options of a Backend.
+type Options struct {
+	Package string // for errors: "pglock"
+	Name    string // Caps.Name
+}
+
+// New returns a backend. It sends nothing.
+func New(s Store, o Options) *Backend {
+	b := &Backend{store: s, options: o, address: strings.ReplaceAll(driver.NewOwner()[:driver.OwnersStart], "-", "")}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.waiters.byName = map[string]map[*waiter]struct{}{}
+	return b
+}
+
+// Caps reports all modes, fences, detached holds, and queues on request.
+func (b *Backend) Caps() driver.Caps {
+	return driver.Caps{
+		Name: b.options.Name, Modes: driver.AllModes, Downgrade: true, Queueing: driver.QueueOnRequest,
+		Fence: true, Floor: true, Detached: true, MinTTL: claims.MinTTL, MaxTTL: claims.MaxTTL,
+	}
+}
+
+// Close ends the backend's goroutines, and closes the store. Holds stay until they are released by another backend or
+// their TTL has passed.
+func (b *Backend) Close() error {
+	b.once.Do(func() {
+		b.waiters.close(b.cancel)
+		b.tasks.Wait()
+		b.err = b.wrap("close", "", b.store.Close())
+	})
+	return b.err
+}
+
+// usable refuses calls after Close, and calls whose context has ended: nothing of them is sent.
+func (b *Backend) usable(ctx context.Context) error {
+	if b.ctx.Err() != nil {
+		return driver.ErrClosed
+	}
+	return driver.Unsent(ctx.Err())
+}
+
+// wrap names the call that failed.
+func (b *Backend) wrap(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %s %s: %w", b.options.Package, op, driver.Quote(name), err)
+}
+
+// notFinal makes an answer about a hold unknown that is final for an attempt: a text that can't be read or written says
+// nothing about the hold.
+func notFinal(err error) error {
+	if errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+// Inspect describes a lock.
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	l, err := b.read(ctx, name)
+	if err != nil {
+		return driver.Info{}, b.wrap("inspect", name, err)
+	}
+	return l.Info(name, l.now*micro), nil
+}
+
+// List yields the names with holders or waiters. Of a page of names the texts are read too: the last claim of a name may have
+// been released.
+func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
+	err := claims.Pages(prefix, func(after string) ([]string, error) {
+		if err := b.usable(ctx); err != nil {
+			return nil, err
+		}
+		return b.store.Names(ctx, prefix, after, claims.ListPage)
+	}, yield)
+	return b.wrap("list", prefix, err)
+}

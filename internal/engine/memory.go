@@ -1,0 +1,164 @@
+package engine
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/internal/claims"
+)
+
+// memory is what a backend remembers, so that an uncontended pair is two changes.
+type memory struct {
+	mu         sync.Mutex
+	now        int64     // the latest answer's clock
+	asked      time.Time // before the call that it answered
+	young, old map[string]*lock
+	own        map[string]*own // by owner
+	swept      int             // entries of own that were left
+}
+
+// own is what is remembered of an owner of this backend.
+type own struct {
+	claim claims.Claim // its hold or place as the store has it; no Owner: not known
+	limit int
+	below int64     // all versions that a write without an answer may replace are below that
+	until time.Time // it is of no use any more
+}
+
+// stale is how old the latest answer may be of which the store's clock is estimated.
+const stale = 10 * time.Second
+
+// told remembers the store's clock.
+func (m *memory) told(now int64, asked time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now > 0 && asked.After(m.asked) {
+		m.now, m.asked = now, asked
+	}
+}
+
+// upper returns the store's clock now, or later; 0 if it is not known.
+func (m *memory) upper() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	since := time.Since(m.asked)
+	if since > stale {
+		return 0
+	}
+	return m.now + (since + since/100).Microseconds() + 1
+}
+
+// generation is how many locks are remembered at least.
+const generation = 4096
+
+// recall returns a lock as this process has seen it last; nil: it does not know.
+func (m *memory) recall(name string) *lock {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.young[name]
+	if l == nil {
+		l = m.old[name]
+	}
+	if l == nil {
+		return nil
+	}
+	l = l.clone()
+	l.fresh = false
+	return l
+}
+
+// remember keeps a lock; nil: it is not known any more.
+func (m *memory) remember(name string, l *lock) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l == nil {
+		delete(m.young, name)
+		delete(m.old, name)
+		return
+	}
+	if was := m.young[name]; was != nil && was.version > l.version {
+		return
+	}
+	if m.young == nil || len(m.young) >= generation {
+		m.young, m.old = map[string]*lock{}, m.young
+	}
+	m.young[name] = l.clone()
+}
+
+// of returns what is remembered of an owner.
+func (m *memory) of(owner string) own {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o := m.own[owner]; o != nil {
+		return *o
+	}
+	return own{}
+}
+
+// keep remembers an owner's claim in a lock; nil: it has none.
+func (m *memory) keep(owner string, l *lock, c *claims.Claim) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c == nil {
+		delete(m.own, owner)
+		return
+	}
+	o := own{claim: *c, limit: l.Limit, until: time.Now().Add(2 * time.Duration(c.Until-l.now*micro))}
+	m.put(owner, o)
+}
+
+// lost remembers a write without an answer.
+func (m *memory) lost(owner string, below int64, ttl time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := own{below: below}
+	if was := m.own[owner]; was != nil {
+		o.below = max(was.below, below)
+	}
+	o.until = time.Now().Add(2*ttl + time.Minute) // the core asks no longer
+	m.put(owner, o)
+}
+
+func (m *memory) put(owner string, o own) {
+	if m.own == nil {
+		m.own = map[string]*own{}
+	}
+	m.own[owner] = &o
+	if len(m.own) > 2*m.swept+generation {
+		now := time.Now()
+		maps.DeleteFunc(m.own, func(_ string, o *own) bool { return now.After(o.until) })
+		m.swept = len(m.own)
+	}
+}
+
+// renewed remembers a hold that was renewed, and the lock if nobody else has changed that.
+func (m *memory) renewed(name string, version int64, out Outcome, o own) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o.until = time.Now().Add(2 * time.Duration(o.claim.Until-out.Seen.Now*micro))
+	m.put(o.claim.Owner, o)
+	l := m.young[name]
+	if l == nil {
+		l = m.old[name]
+	}
+	if l == nil {
+		return
+	}
+	c := l.Claim(o.claim.Owner)
+	if out.Other || c == nil || l.version != version {
+		delete(m.young, name)
+		delete(m.old, name)
+		return
+	}
+	*c = o.claim
+	l.version, l.Number, l.now = out.Seen.Version, out.Seen.Version, out.Seen.Now
+}
+
+// version returns the version of a lock as it was seen last; 0: it is not known.
+func (m *memory) version(name string) int64 {
+	if l := m.recall(name); l != nil {
+		return l.version
+	}
+	return 0
+}

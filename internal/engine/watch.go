@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// Watch wakes r's owner when a change lets it in. Who has a place is woken by the store. Who has none polls: its claim is in no
+// text.
+func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	w, err := b.watch(ctx, r)
+	return w, b.wrap("watch", r.Name, err)
+}
+
+func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if err := b.usable(ctx); err != nil {
+		return driver.Watch{}, err
+	}
+	w := &waiter{request: r, ready: wait.NewSignal(), polls: !r.Queue, told: -1}
+	if r.Queue {
+		err := b.store.Listen(ctx, b.address, b.waiters.wake)
+		if errors.Is(err, driver.ErrClosed) || ctx.Err() != nil {
+			return driver.Watch{}, errors.Join(err, ctx.Err())
+		}
+		w.polls = err != nil
+	}
+	if !b.waiters.add(b, w) {
+		return driver.Watch{}, driver.ErrClosed
+	}
+	return driver.Watch{Ready: w.ready, Close: func() { b.waiters.remove(w) }}, nil
+}
+
+// waiter is one call of Watch.
+type waiter struct {
+	request driver.Request
+	ready   wait.Signal
+	polls   bool
+
+	// Guarded by the mutex of waiters.
+	told  int64 // the version at which it was woken last
+	woken bool  // by a change that lets in its owner
+}
+
+// waiters are the watches of a backend.
+type waiters struct {
+	mu      sync.Mutex
+	byName  map[string]map[*waiter]struct{}
+	polling bool // a goroutine polls
+	closed  bool
+}
+
+// close refuses further waiters.
+func (ws *waiters) close(cancel context.CancelFunc) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.closed = true
+	cancel()
+}
+
+func (ws *waiters) add(b *Backend, w *waiter) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.closed {
+		return false
+	}
+	name := w.request.Name
+	if ws.byName[name] == nil {
+		ws.byName[name] = map[*waiter]struct{}{}
+	}
+	ws.byName[name][w] = struct{}{}
+	if w.polls && !ws.polling {
+		ws.polling = true
+		b.tasks.Go(b.poll)
+	}
+	return true
+}
+
+func (ws *waiters) remove(w *waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	name := w.request.Name
+	if delete(ws.byName[name], w); len(ws.byName[name]) == 0 {
+		delete(ws.byName, name)
+	}
+}
+
+// wake wakes the waiter whose owner has this end; "": all.
+func (ws *waiters) wake(end string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, list := range ws.byName {
+		for w := range list {
+			if strings.HasSuffix(w.request.Owner, end) {
+				w.woken = end != ""
+				w.ready.Notify()
+			}
+		}
+	}
+}
+
+// wakePolling wakes those of a name who poll.
+func (ws *waiters) wakePolling(name string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for w := range ws.byName[name] {
+		if w.polls {
+			w.ready.Notify()
+		}
+	}
+}
+
+// woken reports whether an owner was woken by a change that lets it in, since it was asked last.
+func (ws *waiters) woken(name, owner string) (woken bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for w := range ws.byName[name] {
+		if w.request.Owner == owner {
+			woken = woken || w.woken
+			w.woken = false
+		}
+	}
+	return woken
+}
+
+const (
+	firstPoll = 5 * time.Millisecond
+	maxPoll   = 100 * time.Millisecond
+)
+
+// poll reads the locks of all who poll, ever more slowly while nothing changes, until there are none.
+func (b *Backend) poll() {
+	pause := firstPoll
+	for names := b.waiters.polled(); len(names) > 0; names = b.waiters.polled() {
+		all, err := b.readAll(b.ctx, names)
+		pause = min(2*pause, maxPoll)
+		for i := range all {
+			if l, bad := see(all[i]); err == nil && bad == nil && b.waiters.saw(names[i], l) {
+				pause = firstPoll
+			}
+		}
+		if wait.Sleep(b.ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// polled returns the names of those who poll. If there are none, the goroutine ends.
+func (ws *waiters) polled() (names []string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for name, list := range ws.byName {
+		for w := range list {
+			if w.polls {
+				names = append(names, name)
+				break
+			}
+		}
+	}
+	ws.polling = len(names) > 0 && !ws.closed
+	if !ws.polling {
+		return nil
+	}
+	return names
+}
+
+// saw wakes those who poll and may hold now, once for each version. It reports whether there are any.
+func (ws *waiters) saw(name string, l *lock) (any bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for w := range ws.byName[name] {
+		if w.polls && w.told != l.version && l.Admits(&w.request) {
+			w.told, any = l.version, true
+			w.ready.Notify()
+		}
+	}
+	return any
+}
