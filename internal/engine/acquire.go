@@ -219,7 +219,7 @@ func (a *attempt) below(l *lock) int64 {
 
 // write makes a change. It returns the lock as it is then, and whether the owner holds.
 func (a *attempt) write(ctx context.Context, c *Change, next *lock) (l *lock, done bool, err error) {
-	out := a.b.swap(ctx, *c)
+	out, jumped := a.b.swap(ctx, *c)
 	if out.Err != nil {
 		return nil, false, a.failed(c, out.Err)
 	}
@@ -239,8 +239,7 @@ func (a *attempt) write(ctx context.Context, c *Change, next *lock) (l *lock, do
 	if a.frees {
 		a.b.wake(ctx, a.r.Name, c.Wake, l)
 	}
-	// If the clock has jumped, the hold is shorter than its TTL, and is written once more.
-	return l, own.Until-l.now*micro >= int64(a.r.TTL), nil
+	return l, !jumped, nil // or it is granted once more
 }
 
 // failed answers an attempt whose change c had no answer, or was refused.

@@ -29,23 +29,29 @@ type own struct {
 // stale is how old the latest answer may be of which the store's clock is estimated.
 const stale = 10 * time.Second
 
-// told remembers the store's clock.
-func (m *memory) told(now int64, asked time.Time) {
+// told remembers the store's clock. It reports whether that has jumped ahead of what was expected of it.
+func (m *memory) told(now int64, asked time.Time) (jumped bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now > 0 && asked.After(m.asked) {
+	jumped = !m.asked.IsZero() && now > m.bound()
+	if now > 0 && (jumped || asked.After(m.asked)) {
 		m.now, m.asked = now, asked
 	}
+	return jumped
 }
 
 // upper returns the store's clock now, or later; 0 if it is not known.
 func (m *memory) upper() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	since := time.Since(m.asked)
-	if since > stale {
+	if time.Since(m.asked) > stale {
 		return 0
 	}
+	return m.bound()
+}
+
+func (m *memory) bound() int64 {
+	since := time.Since(m.asked)
 	return m.now + (since + since/100).Microseconds() + 1
 }
 

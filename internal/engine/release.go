@@ -37,7 +37,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 			}
 		}
 		tried = c.Old
-		out := b.swap(ctx, *c)
+		out, _ := b.swap(ctx, *c)
 		if out.Err != nil {
 			b.memory.remember(h.Name, nil)
 			return out.Err
@@ -123,7 +123,7 @@ func (b *Backend) wake(ctx context.Context, name string, told []Wake, l *lock) {
 			b.waiters.wake(EndOf(w.Owner))
 		}
 	}
-	b.waiters.wakePolling(name)
+	b.waiters.saw(name, l)
 	left := slices.DeleteFunc(b.others(all), func(w Wake) bool { return slices.Contains(told, w) })
 	if len(left) == 0 {
 		return

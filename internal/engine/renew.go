@@ -167,7 +167,7 @@ func (n *renewals) swap(list []int, mine map[int]own) (again []int) {
 // done takes note of the answer to a renewal, and reports whether it is to be tried again.
 func (n *renewals) done(i int, c *Change, asked time.Time, out Outcome, after own, mine map[int]own) (again bool) {
 	h := &n.holds[i]
-	n.b.memory.told(out.Seen.Now, asked)
+	jumped := n.b.memory.told(out.Seen.Now, asked)
 	switch {
 	case out.Err != nil:
 		n.answers[i] = notFinal(out.Err)
@@ -179,5 +179,5 @@ func (n *renewals) done(i int, c *Change, asked time.Time, out Outcome, after ow
 	}
 	mine[i] = after
 	n.b.memory.renewed(h.Name, c.Version, out, after)
-	return after.claim.Until-out.Seen.Now*micro < int64(wholeMicros(h.TTL)) // the clock has jumped
+	return jumped // then it is shorter than its TTL
 }

@@ -178,10 +178,9 @@ func (b *Backend) readAll(ctx context.Context, names []string) (all []Seen, err 
 	return all, nil
 }
 
-// swap makes one change, and remembers the clock.
-func (b *Backend) swap(ctx context.Context, c Change) Outcome {
+// swap makes one change, and remembers the clock. jumped: a hold that the change makes last may be shorter than its TTL.
+func (b *Backend) swap(ctx context.Context, c Change) (out Outcome, jumped bool) {
 	asked := time.Now()
-	out := b.store.Swap(ctx, []Change{c})[0]
-	b.memory.told(out.Seen.Now, asked)
-	return out
+	out = b.store.Swap(ctx, []Change{c})[0]
+	return out, b.memory.told(out.Seen.Now, asked)
 }

@@ -104,17 +104,6 @@ func (ws *waiters) wake(end string) {
 	}
 }
 
-// wakePolling wakes those of a name who poll.
-func (ws *waiters) wakePolling(name string) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	for w := range ws.byName[name] {
-		if w.polls {
-			w.ready.Notify()
-		}
-	}
-}
-
 // woken reports whether an owner was woken by a change that lets it in, since it was asked last.
 func (ws *waiters) woken(name, owner string) (woken bool) {
 	ws.mu.Lock()
