@@ -1,14 +1,12 @@
 package pglock
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/engine"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
@@ -138,7 +136,7 @@ func TestCrashTakesAReleaseBack(t *testing.T) {
 	b := open(t, url)
 	db := pg.DB(t, plainOf(t, url))
 	rev := func(name string) (rev int64) {
-		must.OK(t, db.QueryRow("SELECT rev FROM distlock_locks WHERE name = $1", name).Scan(&rev))
+		must.OK(t, db.QueryRow("SELECT version FROM distlock_locks WHERE name = $1", name).Scan(&rev))
 		return rev
 	}
 	for n := 0; ; n++ {
@@ -193,8 +191,11 @@ func TestWaitersShareAConnection(t *testing.T) {
 			if i >= 50 {
 				name = fmt.Sprint("other", i) // free: its watch fires at once
 			}
-			w := must.Get(b.Watch(t.Context(), request(name)))(t)
-			watches = append(watches, w)
+			r := queued(request(name))
+			if _, err := b.Acquire(t.Context(), r); err == nil {
+				release(t, b, r)
+			}
+			watches = append(watches, must.Get(b.Watch(t.Context(), r))(t))
 		}
 	}
 	eventually(t, "one connection listens for each backend", func() bool { return sessions(t, pg, database, listening) == "2" })
@@ -262,53 +263,55 @@ func TestStatementsOfEachCall(t *testing.T) {
 	}
 }
 
-// A release notifies only if a waiter exists, and then at once.
-func TestNotifiesOnlyWhoWaits(t *testing.T) {
+// A release notifies only the clients of the places that it lets in. Everyone may listen, so it names a waiter by the end of its
+// Owner.
+func TestNotifiesOnlyWhoIsLetIn(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
 	a, b := open(t, database), open(t, database)
 	conn := must.Get(pgx.Connect(t.Context(), strings.Replace(database, "create=true&", "", 1)))(t)
 	defer conn.Close(context.Background())
 	found := must.Get(a.database.findTable(t.Context(), rowTable("distlock_locks")))(t)
-	must.Get(conn.Exec(t.Context(), "LISTEN "+found.channel()))(t)
-	mine := request("lock")
+	mine, first, second := request("lock"), queued(request("lock")), queued(request("lock"))
 	take(t, a, mine)
-	release(t, a, mine)
-	must.Get(conn.Exec(t.Context(), "NOTIFY "+found.channel()+", 'end'"))(t)
-	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload != "end" {
-		t.Errorf("%v, %v: a release without waiters was announced", n, err)
-	}
-	take(t, a, mine)
-	watch(t, b, request("lock"))
-	release(t, a, mine)
-	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload == "end" {
-		t.Errorf("%v, %v: want the release", n, err)
-	}
-	// A release that lets in a place is announced to that client only. Everyone may listen, so it names the waiter by the end
-	// of its Owner.
-	take(t, a, mine)
-	first := request("lock")
-	first.Queue = true
-	expect.Be(t, expect.Err(b.Acquire(t.Context(), first)), driver.ErrHeld)
-	var address string
-	must.OK(t, b.database.queryRow(t.Context(), `SELECT substring(claims FROM '"address":"([0-9a-f]+)"') FROM distlock_locks WHERE name = 'lock'`).Scan(&address))
-	own := found.channel() + "_" + address
+	held(t, b, first)
+	held(t, a, second)
+	own := found.channel() + "_" + addressOf(t, b)
 	must.Get(conn.Exec(t.Context(), "LISTEN "+own))(t)
 	release(t, a, mine)
-	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Channel != own || !strings.HasSuffix(n.Payload, " "+first.Owner[len(first.Owner)-8:]) {
-		t.Errorf("%v, %v: want one to %s that ends with the end of %s", n, err, own, first.Owner)
+	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Channel != own || n.Payload != first.Owner[len(first.Owner)-8:] {
+		t.Errorf("%v, %v: want one to %s with the end of %s", n, err, own, first.Owner)
 	}
-	release(t, b, first)
+	take(t, b, first)
+	release(t, b, first) // whose successor waits elsewhere
+	take(t, a, second)
+	release(t, a, second)
+	must.Get(conn.Exec(t.Context(), "NOTIFY "+own+", 'end'"))(t)
+	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload != "end" {
+		t.Errorf("%v, %v: want nothing more", n, err)
+	}
 	if n := pg.CountLogged("@" + databaseOf(t, database) + " .*ERROR"); n != 0 {
 		t.Errorf("%d errors logged", n)
 	}
+}
+
+func queued(r driver.Request) driver.Request {
+	r.Queue = true
+	return r
+}
+
+// addressOf returns the address of the first place in the table.
+func addressOf(t *testing.T, b *Backend) (address string) {
+	t.Helper()
+	must.OK(t, b.database.queryRow(t.Context(), `SELECT substring(claims FROM ' p[0-9]+ [0-9]+ [0-9]+ [0-9]+ ([0-9a-f]+) ') FROM distlock_locks WHERE name = 'lock'`).Scan(&address))
+	return address
 }
 
 // Permits that are released one after the other are announced to as many places, before the first of them has come.
 func TestNotifiesAsManyAsPermits(t *testing.T) {
 	t.Parallel()
 	database := fresh(t)
-	b := open(t, database)
+	b, other := open(t, database), open(t, database)
 	conn := must.Get(pgx.Connect(t.Context(), strings.Replace(database, "create=true&", "", 1)))(t)
 	defer conn.Close(context.Background())
 	var all []driver.Request
@@ -323,15 +326,13 @@ func TestNotifiesAsManyAsPermits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), locktest.Patience)
 	defer cancel()
 	watch(t, b, all[3])
-	var address string
-	must.OK(t, b.database.queryRow(t.Context(), `SELECT substring(claims FROM '"address":"([0-9a-f]+)"') FROM distlock_locks`).Scan(&address))
 	found := must.Get(b.database.findTable(t.Context(), rowTable("distlock_locks")))(t)
-	must.Get(conn.Exec(t.Context(), "LISTEN "+found.channel()+"_"+address))(t)
+	must.Get(conn.Exec(t.Context(), "LISTEN "+found.channel()+"_"+addressOf(t, b)))(t)
 	for n := range 2 {
-		release(t, b, all[n])
+		release(t, other, all[n])
 		told := map[string]bool{}
 		for range n + 1 {
-			told[must.Get(conn.WaitForNotification(ctx))(t).Payload[65:]] = true
+			told[must.Get(conn.WaitForNotification(ctx))(t).Payload] = true
 		}
 		for _, r := range all[3 : 4+n] {
 			if !told[r.Owner[len(r.Owner)-8:]] {
@@ -538,26 +539,6 @@ func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 	})
 }
 
-// Any client may send any notification.
-func TestOddNotifications(t *testing.T) {
-	var notified odd
-	b := newReleaseListener(nil, "", &notified)
-	for _, payload := range []string{"", "x", "abc", strings.Repeat("ab", 31), strings.Repeat("ab", 33), strings.Repeat("ab", 4000), strings.Repeat("g", 64), "x owner"} {
-		b.wake(&pgconn.Notification{Payload: payload})
-	}
-	b.wake(&pgconn.Notification{Payload: strings.Repeat("ab", 32)})
-	b.wake(&pgconn.Notification{Payload: strings.Repeat("ab", 32) + " owner"})
-	if notified != 2 {
-		t.Errorf("%d locks were woken, want 2", notified)
-	}
-}
-
-type odd int
-
-func (o *odd) Wake(sqlrow.Key)              { *o++ }
-func (o *odd) WakeOwner(sqlrow.Key, string) { *o++ }
-func (o *odd) WakeAll()                     {}
-
 // Different tables in one database are different coordinators.
 func TestNamesOfTables(t *testing.T) {
 	t.Parallel()
@@ -566,21 +547,6 @@ func TestNamesOfTables(t *testing.T) {
 	if same := open(t, with(t, database, "table", "public.distlock_locks")).Caps().Name; one == other || one != same {
 		t.Errorf("%s, %s, %s: want the first and the last to be the same", one, other, same)
 	}
-}
-
-// Values that do not fit are refused for good.
-func TestLimitsOfTheTable(t *testing.T) {
-	t.Parallel()
-	if math.MaxInt == math.MaxInt32 {
-		return
-	}
-	b := open(t, fresh(t))
-	permit := request("permits")
-	permit.Mode, permit.Limit = driver.Counted, math.MaxInt
-	_, err := b.Acquire(t.Context(), permit)
-	wantRefusal(t, err, "limit")
-	permit.Limit = math.MaxInt32
-	take(t, b, permit)
 }
 
 // A prefix is a byte string. It need not end at a character boundary.
@@ -622,7 +588,8 @@ func TestAttemptThatIsOvertaken(t *testing.T) {
 		return pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'", databaseOf(t, plain)) == "1"
 	})
 	var later, until int64
-	err := tx.QueryRow("UPDATE distlock_locks SET until = until + 3600000000 WHERE name = $1 RETURNING until", mine.Name).Scan(&later)
+	err := tx.QueryRow(`UPDATE distlock_locks SET version = version + 1, until = until + 3600000000, claims = replace(claims, ' ' || until || ' ', ' ' || until + 3600000000 || ' ')
+		WHERE name = $1 RETURNING until`, mine.Name).Scan(&later)
 	must.OK(t, errors.Join(err, tx.Commit(), <-done))
 	err = b.database.queryRow(t.Context(), "SELECT until FROM distlock_locks WHERE name = '"+mine.Name+"'").Scan(&until)
 	if err != nil || until < later {
@@ -635,9 +602,9 @@ func TestTakeThatIsRolledBack(t *testing.T) {
 	t.Parallel()
 	db := sql.OpenDB(&abortingConnector{})
 	defer db.Close()
-	d := &rowDialect{&database{db: db}, &rowStatements{take: "take"}}
-	if number, err := d.Take(t.Context(), sqlrow.TakeRequest{Name: "x"}); number != 0 || err != nil {
-		t.Errorf("number %d, %v", number, err)
+	s := &rowStore{database: &database{db: db}, sql: &rowStatements{}}
+	if out := s.swap(t.Context(), &engine.Change{Name: "x"}); out.Done || out.Err != nil {
+		t.Errorf("%+v", out)
 	}
 }
 
@@ -664,13 +631,13 @@ func (c abortingConn) QueryContext(context.Context, string, []sqldriver.NamedVal
 
 type abortedRows struct{ found, read bool }
 
-func (r *abortedRows) Columns() []string { return []string{"number"} }
+func (r *abortedRows) Columns() []string { return []string{"version", "now", "claims"} }
 
 func (r *abortedRows) Next(row []sqldriver.Value) error {
 	if !r.found || r.read {
 		return io.EOF
 	}
-	r.read, row[0] = true, int64(7)
+	r.read, row[0], row[1], row[2] = true, int64(7), int64(7), ""
 	return nil
 }
 
@@ -686,8 +653,8 @@ func TestRowSameAsClaims(t *testing.T) {
 	t.Parallel()
 	b := open(t, fresh(t))
 	locktest.SameAsClaims(t, b, 100, func(name, owner string) {
-		must.Get(b.database.db.Exec(`UPDATE distlock_locks SET until = CASE WHEN owner = $2::text THEN least(until, 1) ELSE until END,
-			claims = regexp_replace(claims, '("owner":"' || $2::text || '","mode"[^\n]*?"until":1)[0-9]+', '\1') WHERE name = $1`, name, owner))(t)
+		must.Get(b.database.db.Exec(`UPDATE distlock_locks SET version = version + 1,
+			claims = regexp_replace(claims, '(' || $2::text || ' [hp][0-9]+ [0-9]+) [0-9]+', '\1 1', 'g') WHERE name = $1`, name, owner))(t)
 	})
 }
 
@@ -700,58 +667,8 @@ func TestRowQueuesAfterItsHoldHasEnded(t *testing.T) {
 		mine.Mode, mine.Queue, theirs.Mode, theirs.Queue = mode, true, mode, true
 		take(t, b, mine)
 		held(t, b, theirs)
-		must.Get(b.database.db.Exec(`UPDATE distlock_locks SET until = 1`))(t) // its end
+		must.Get(b.database.db.Exec(`UPDATE distlock_locks SET version = version + 1, claims = regexp_replace(claims, ' (h[0-9]+ [0-9]+) [0-9]+', ' \1 1')`))(t) // its end
 		held(t, b, mine)
 		take(t, b, theirs)
 	}
-}
-
-// A claim is written anew beside others, whatever they say, if it is as it was read and the time is right.
-func TestRowRewrite(t *testing.T) {
-	t.Parallel()
-	b := open(t, fresh(t))
-	table := must.Get(b.database.findTable(t.Context(), rowTable("distlock_locks")))(t)
-	d := &rowDialect{b.database, newRowStatements(table.quoted, table.channel())}
-	one, two := request("x"), request("x")
-	one.Mode, two.Mode = driver.Read, driver.Read
-	one.Meta = map[string]string{"text": "\\ é \n" + two.Owner}
-	take(t, b, one)
-	take(t, b, two)
-	now, rows, err := d.Read(t.Context(), []string{"x"})
-	must.OK(t, err)
-	lines := bytes.Split(bytes.Trim(rows[0].Claims, "[]"), []byte(",\n"))
-	w := sqlrow.Rewriting{
-		Key: rows[0].Key, Old: lines[0], New: bytes.Replace(lines[0], []byte(`"until":`), []byte(`"until":1`), 1),
-		Until: 10 * rows[0].Claimed, Number: 1 << 52, Earliest: now, Latest: now + time.Hour.Microseconds(),
-	}
-	early, late := w, w
-	early.Earliest, late.Latest = w.Latest, now-1
-	for i, w := range []sqlrow.Rewriting{early, late, w, w} {
-		done, err := d.Rewrite(t.Context(), w)
-		if err != nil || done != (i == 2) {
-			t.Errorf("%d: %v, %v", i, done, err)
-		}
-	}
-	_, after, err := d.Read(t.Context(), []string{"x"})
-	must.OK(t, err)
-	want := bytes.Join([][]byte{append([]byte("["), w.New...), append(lines[1], ']')}, []byte(",\n"))
-	if r := after[0]; !bytes.Equal(r.Claims, want) || r.Claimed != w.Until || r.Number != w.Number || r.Rev <= rows[0].Rev {
-		t.Errorf("%+v\n%s\nwant\n%s", r, r.Claims, want)
-	}
-}
-
-// Claims that another version has written in one line keep their holds and places.
-func TestRowInOneLine(t *testing.T) {
-	t.Parallel()
-	b := open(t, fresh(t))
-	one, two, writer := request("x"), request("x"), request("x")
-	one.Mode, two.Mode, writer.Mode, writer.Queue = driver.Read, driver.Read, driver.Write, true
-	take(t, b, one)
-	take(t, b, two)
-	expect.Be(t, expect.Err(b.Acquire(t.Context(), writer)), driver.ErrHeld)
-	must.Get(b.database.db.Exec(`UPDATE distlock_locks SET claims = replace(claims, E'\n', '')`))(t)
-	must.OK(t, b.Release(t.Context(), one.Hold))
-	expect.Be(t, expect.Err(b.Acquire(t.Context(), writer)), driver.ErrHeld, "a reader still holds")
-	must.OK(t, b.Release(t.Context(), two.Hold))
-	must.Get(b.Acquire(t.Context(), writer))(t)
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/distlock/distlock/internal/sqlrow"
 )
 
 // settings are settings of a connection: pairs of a name and a value, both plain words.
@@ -38,7 +36,7 @@ var own = settings{{"statement_timeout", "0"}, {"jit", "off"}}
 func poolSettings(opts *Options) settings {
 	s := append(settings{}, common...)
 	if opts.Strategy == Row { // for a locked table, then for a row; and each statement finds its row by the key, whatever the values are
-		s = append(s, own[0], own[1], [2]string{"lock_timeout", fmt.Sprint((sqlrow.LateTime / 3).Milliseconds())},
+		s = append(s, own[0], own[1], [2]string{"lock_timeout", "1000"},
 			[2]string{"plan_cache_mode", "force_generic_plan"})
 	}
 	return s

@@ -8,7 +8,6 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
-	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -132,17 +131,6 @@ func TestAttemptsBesideAStandbyThatIsGone(t *testing.T) {
 		}
 	}
 	pg.Exec(t, "SET synchronous_commit = local", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
-}
-
-// A statement waits for a table, then for a row. It must have ended when its attempt is forgotten.
-func TestStatementsEndInTime(t *testing.T) {
-	t.Parallel()
-	b := open(t, with(t, testserver.SharedPostgres(t).Database(t), "create", "true"))
-	var ms int64
-	must.OK(t, b.database.db.QueryRow("SELECT setting FROM pg_settings WHERE name = 'lock_timeout'").Scan(&ms))
-	if wait := time.Duration(ms) * time.Millisecond; wait <= 0 || 2*wait >= sqlrow.LateTime {
-		t.Errorf("lock_timeout is %v; want less than a half of %v", wait, sqlrow.LateTime)
-	}
 }
 
 // A pooler in transaction mode hands connections on: none is set, not even by an Open that is refused.

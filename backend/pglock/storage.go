@@ -51,18 +51,9 @@ func rowTable(table string) *tableSpec {
 	return &tableSpec{table: table, columns: []columnSpec{
 		{name: "k", kind: "bytea", note: "SHA-256 of the name"},
 		{name: "name", kind: "text"},
-		{name: "kind", kind: "smallint", note: "1: mutex, 2: read/write lock, 4: semaphore"},
-		{name: "lim", kind: "integer", note: "permits of a semaphore"},
-		{name: "number", kind: "bigint", note: "of the last grant; fences are 1024 times this"},
-		{name: "owner", kind: "text", null: true, note: "the exclusive holder"},
-		{name: "granted", kind: "bigint", note: "the owner's number"},
-		{name: "since", kind: "bigint", note: "µs since 1970, as are until and waiting"},
-		{name: "until", kind: "bigint"},
-		{name: "meta", kind: "text", null: true, note: "JSON, the owner's description of itself"},
-		{name: "claims", kind: "text", null: true, note: "JSON: readers, permits, places in the queue"},
-		{name: "claimed", kind: "bigint", note: "when the last of the claims ends"},
-		{name: "rev", kind: "bigint", note: "raised by every change"},
-		{name: "waiting", kind: "bigint", note: "until when there are listeners"},
+		{name: "version", kind: "bigint", note: "raised by every change; fences are 1024 times this"},
+		{name: "until", kind: "bigint", note: "µs since 1970: no claim lasts then"},
+		{name: "claims", kind: "text", note: "a line for each holder, and each place in the queue"},
 	}}
 }
 

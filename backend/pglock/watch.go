@@ -2,20 +2,15 @@ package pglock
 
 import (
 	"context"
-	"crypto/rand"
 	sqldriver "database/sql/driver"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/wait"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
@@ -31,27 +26,19 @@ const (
 // waiters in two checks.
 var idleCheck = 5 * time.Second
 
-// rowWaker is the part of sqlrow's backend that wakes waiters.
-type rowWaker interface {
-	Wake(sqlrow.Key)
-	WakeOwner(k sqlrow.Key, end string)
-	WakeAll()
-}
-
-// releaseListener listens for releases on behalf of all waiters of strategy Row. It has one goroutine and
-// one connection, while there are waiters and a little longer. It hears of the turns of its own places, and of changes that
-// concern all.
+// releaseListener listens on behalf of all waiters of strategy Row. It has one goroutine and one connection, while there are
+// waiters and a little longer.
 type releaseListener struct {
 	db      *database
-	channel string // of all; that of the own places has the address behind it
-	address string
-	backend rowWaker
+	channel string // the address comes behind it
 
-	ctx    context.Context // ended by Close
+	ctx    context.Context // ended by close
 	cancel context.CancelFunc
 	done   wait.Group
 
 	mu      sync.Mutex
+	address string
+	heard   func(end string)
 	current *subscription // nil: there is no goroutine
 	waiters int
 	used    bool // since the last check
@@ -61,90 +48,59 @@ type releaseListener struct {
 type subscription struct {
 	ready chan struct{} // closed when it listens or has failed
 	err   error         // why it failed; set before ready is closed
-	ended chan struct{} // closed when it does not listen any more
 }
 
-func newSubscription() *subscription {
-	return &subscription{ready: make(chan struct{}), ended: make(chan struct{})}
-}
-
-func newReleaseListener(db *database, channel string, backend rowWaker) *releaseListener {
-	var random [8]byte
-	rand.Read(random[:])
-	l := &releaseListener{db: db, channel: channel, address: hex.EncodeToString(random[:]), backend: backend}
+func newReleaseListener(db *database, channel string) *releaseListener {
+	l := &releaseListener{db: db, channel: channel}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
-// Address returns what the releases of others name the own channel by.
-func (l *releaseListener) Address(time.Duration) string { return l.address }
-
-// Notify does nothing: the releasing statement has notified.
-func (l *releaseListener) Notify(sqlrow.Key) {}
-
-// Listen returns a listener for one lock. All share the connection.
-func (l *releaseListener) Listen(sqlrow.Key) sqlrow.Listener {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.waiters++
-	return &releaseWaiter{listener: l}
-}
-
-// Close ends the goroutine and the connection.
-func (l *releaseListener) Close() error {
+// close ends the goroutine and the connection.
+func (l *releaseListener) close() {
 	l.mu.Lock()
 	l.cancel()
 	l.mu.Unlock()
 	l.done.Wait()
-	return nil
 }
 
-// releaseWaiter waits for one lock. The listener wakes the backend itself.
-type releaseWaiter struct {
-	listener *releaseListener
-	current  *subscription // as of the last Arm
-}
-
-// Arm returns when the connection listens, or could not.
-func (w *releaseWaiter) Arm(ctx context.Context) (err error) {
-	if w.current, err = w.listener.subscribe(); err != nil {
-		return err
+// listen returns when the connection listens, or could not. stop leaves the connection for waiters that may come soon.
+func (l *releaseListener) listen(ctx context.Context, address string, heard func(end string)) (stop func(), err error) {
+	s, err := l.subscribe(address, heard)
+	if err != nil {
+		return nil, err
 	}
 	select {
-	case <-w.current.ready:
-		return w.current.err
+	case <-s.ready:
+		err = s.err
 	case <-ctx.Done():
-		return ctx.Err()
+		err = ctx.Err()
 	}
+	if err != nil {
+		l.leave()
+		return nil, err
+	}
+	return l.leave, nil
 }
 
-// Wait waits as long as the connection listens.
-func (w *releaseWaiter) Wait(ctx context.Context, _ string) (rang, silent bool) {
-	select {
-	case <-w.current.ended:
-		return false, true
-	case <-ctx.Done():
-		return false, false
-	}
-}
-
-// Close leaves the connection for waiters that may come soon.
-func (w *releaseWaiter) Close() {
-	w.listener.mu.Lock()
-	defer w.listener.mu.Unlock()
-	w.listener.waiters--
-	w.listener.used = true
+func (l *releaseListener) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiters--
+	l.used = true
 }
 
 // subscribe returns the current subscription, and starts one if there is none.
-func (l *releaseListener) subscribe() (*subscription, error) {
+func (l *releaseListener) subscribe(address string, heard func(end string)) (*subscription, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
 		return nil, driver.ErrClosed
 	}
+	l.waiters++
 	if l.current == nil {
-		s := newSubscription()
+		l.address, l.heard = address, heard
+		s := &subscription{ready: make(chan struct{})}
 		l.current = s
 		l.done.Go(func() { l.run(s) })
 	}
@@ -154,7 +110,7 @@ func (l *releaseListener) subscribe() (*subscription, error) {
 // run listens, on one connection after the other, until there are no waiters any more.
 func (l *releaseListener) run(s *subscription) {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
-		err := l.listen(s)
+		err := l.hear(s)
 		select {
 		case <-s.ready:
 			pause = firstPause
@@ -162,14 +118,14 @@ func (l *releaseListener) run(s *subscription) {
 			s.err = err
 			close(s.ready)
 		}
-		close(s.ended)
 		if errors.Is(err, errUnused) {
 			return
 		}
+		l.heard("")
 		if wait.Sleep(l.ctx, pause) != nil || l.stopIfUnused() {
 			return
 		}
-		s = newSubscription()
+		s = &subscription{ready: make(chan struct{})}
 		l.mu.Lock()
 		l.current = s
 		l.mu.Unlock()
@@ -192,9 +148,9 @@ func (l *releaseListener) stopIfUnused() bool {
 // errUnused ends a subscription without waiters.
 var errUnused = errors.New("there are no waiters")
 
-// listen listens on a connection of the pool until the connection ends, or there are no waiters. The
+// hear listens on a connection of the pool until the connection ends, or there are no waiters. The
 // connection is closed and not returned.
-func (l *releaseListener) listen(s *subscription) error {
+func (l *releaseListener) hear(s *subscription) error {
 	ctx, cancel := context.WithTimeout(l.ctx, poolTimeout)
 	conn, err := l.db.db.Conn(ctx)
 	cancel()
@@ -205,7 +161,7 @@ func (l *releaseListener) listen(s *subscription) error {
 	why := errors.New("the pool's connections are not pgx's")
 	conn.Raw(func(raw any) error {
 		if c, ok := raw.(*stdlib.Conn); ok {
-			why = l.listenOn(c.Conn(), s)
+			why = l.hearOn(c.Conn(), s)
 			closing, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			c.Conn().Close(closing)
@@ -215,8 +171,8 @@ func (l *releaseListener) listen(s *subscription) error {
 	return why
 }
 
-func (l *releaseListener) listenOn(pg *pgx.Conn, s *subscription) error {
-	text := fmt.Sprintf("LISTEN %s; LISTEN %s_%s", l.channel, l.channel, l.address)
+func (l *releaseListener) hearOn(pg *pgx.Conn, s *subscription) error {
+	text := fmt.Sprintf("LISTEN %s_%s", l.channel, l.address)
 	if l.db.version >= 14_00_00 {
 		text = "SET idle_session_timeout = 0; " + text
 	}
@@ -224,6 +180,7 @@ func (l *releaseListener) listenOn(pg *pgx.Conn, s *subscription) error {
 		return fmt.Errorf("LISTEN: %w", err)
 	}
 	close(s.ready)
+	l.heard("") // of what it did not hear before
 	for {
 		if err := l.receive(pg); err != nil {
 			return err
@@ -238,8 +195,10 @@ func (l *releaseListener) receive(pg *pgx.Conn) error {
 	for {
 		n, err := pg.WaitForNotification(ctx)
 		switch {
+		case err == nil && n == nil: // a handler of the user's has taken it
+			l.heard("")
 		case err == nil:
-			l.wake(n)
+			l.heard(n.Payload)
 		case ctx.Err() == nil || l.ctx.Err() != nil:
 			return err
 		case l.stopIfUnused():
@@ -249,29 +208,6 @@ func (l *releaseListener) receive(pg *pgx.Conn) error {
 			return l.exec(pg, "-- LISTEN "+l.channel+" goes on")
 		}
 	}
-}
-
-// wake wakes the waiters that a notification is for. It is nil if a handler of the user's has taken it.
-func (l *releaseListener) wake(n *pgconn.Notification) {
-	if n == nil {
-		l.backend.WakeAll()
-		return
-	}
-	key, end, one := strings.Cut(n.Payload, " ")
-	if k, ok := parseKey(key); ok && one {
-		l.backend.WakeOwner(k, end)
-	} else if ok {
-		l.backend.Wake(k)
-	}
-}
-
-// parseKey reads a key in the server's hex encoding. Other programs may send anything.
-func parseKey(text string) (sqlrow.Key, bool) {
-	k, err := hex.DecodeString(text)
-	if err != nil || len(k) != len(sqlrow.Key{}) {
-		return sqlrow.Key{}, false
-	}
-	return sqlrow.Key(k), true
 }
 
 func (l *releaseListener) exec(pg *pgx.Conn, query string) error {

@@ -51,8 +51,8 @@ type Store interface {
 	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
 
 	// Listen returns once heard is called for all that is woken at the address from now on: with the end of an owner (EndOf),
-	// or with "" if something may have been missed. It is called for each waiter. After an error waiters poll.
-	Listen(ctx context.Context, address string, heard func(end string)) error
+	// or with "" if something may have been missed. It is called for each waiter, and so is stop. After an error waiters poll.
+	Listen(ctx context.Context, address string, heard func(end string)) (stop func(), err error)
 
 	// Close ends connections and goroutines. Later calls fail.
 	Close() error
@@ -74,8 +74,8 @@ func EndOf(owner string) string { return owner[max(0, len(owner)-8):] }
 // Outcome is the answer to a change.
 type Outcome struct {
 	Done  bool
-	Other bool // an edit that is Done replaced another version than Change.Version
-	Seen  Seen // what is there now. If the change is Done, its text is left out, but with Other
+	Other bool // an edit that is Done may have replaced another version than Change.Version
+	Seen  Seen // what is there now. If the change is Done, it has a text with Other only, and if it is the only change of a Swap
 	Err   error
 }
 

@@ -31,7 +31,7 @@ type conn struct {
 	closed  bool
 
 	reads, swaps int
-	before       func(changes []Change) error                // what a Swap does first
+	before       func(changes []Change) error                 // what a Swap does first
 	after        func(changes []Change, list []Outcome) error // what it does then
 }
 
@@ -127,15 +127,15 @@ func (c *conn) Names(_ context.Context, prefix, after string, limit int) (names 
 	return names[:min(len(names), limit)], nil
 }
 
-func (c *conn) Listen(_ context.Context, address string, heard func(end string)) error {
+func (c *conn) Listen(_ context.Context, address string, heard func(end string)) (stop func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.silent {
-		return driver.ErrSkip
+		return nil, driver.ErrSkip
 	}
 	c.address, c.heard = address, heard
 	c.conns[c] = struct{}{}
-	return nil
+	return func() {}, nil
 }
 
 func (c *conn) Close() error {

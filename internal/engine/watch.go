@@ -22,18 +22,22 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := b.usable(ctx); err != nil {
 		return driver.Watch{}, err
 	}
-	w := &waiter{request: r, ready: wait.NewSignal(), polls: !r.Queue, told: -1}
+	w := &waiter{request: r, ready: wait.NewSignal(), polls: true, told: -1}
+	stop := func() {}
 	if r.Queue {
-		err := b.store.Listen(ctx, b.address, b.waiters.wake)
-		if errors.Is(err, driver.ErrClosed) || ctx.Err() != nil {
-			return driver.Watch{}, errors.Join(err, ctx.Err())
+		s, err := b.store.Listen(ctx, b.address, b.waiters.wake)
+		if errors.Is(err, driver.ErrClosed) || err != nil && ctx.Err() != nil {
+			return driver.Watch{}, err
 		}
-		w.polls = err != nil
+		if err == nil {
+			w.polls, stop = false, s
+		}
 	}
 	if !b.waiters.add(b, w) {
+		stop()
 		return driver.Watch{}, driver.ErrClosed
 	}
-	return driver.Watch{Ready: w.ready, Close: func() { b.waiters.remove(w) }}, nil
+	return driver.Watch{Ready: w.ready, Close: func() { b.waiters.remove(w); stop() }}, nil
 }
 
 // waiter is one call of Watch.
