@@ -148,8 +148,8 @@ func (a *attempt) decide(l *lock, misses int) (*Change, *lock, error) {
 		return nil, nil, errNotKnown
 	}
 	sooner := len(d.Sooner) > 0 || len(l.sooner) > 0
-	if d.Err != nil && !d.Own && (a.wrote || !sooner) || d.Err != nil && !held {
-		return nil, nil, d.Err // a place that is new shortens the life of others with the next attempt
+	if d.Err != nil && !d.Own && (a.wrote || !sooner || misses > 0) || d.Err != nil && !held {
+		return nil, nil, d.Err // the life of other places is shortened by the next attempt
 	}
 	c := &Change{Name: a.r.Name, Version: l.version, Floor: a.own.below, Lazy: held}
 	if d.Own {
@@ -192,7 +192,10 @@ func (a *attempt) place(c *Change, l, next *lock, had *claims.Claim, held, soone
 	switch {
 	case had != nil && had.Holds():
 		c.Ahead = Anything
-	case a.own.below > 0 || sooner && !a.wrote || counted:
+	case a.own.below > 0 || counted:
+	case held && had == nil && own != nil: // the next attempt shortens the life of others
+		c.Ahead = Anything
+	case sooner && !a.wrote:
 	case held:
 		c.Ahead = Anything
 	case clean:

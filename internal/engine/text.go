@@ -146,7 +146,7 @@ func (l *lock) became(out Outcome, owner string) (*lock, error) {
 	case c.Fence>>claims.SpanBits == newVersion:
 		c.Fence = out.Seen.Version << claims.SpanBits
 	}
-	l.version, l.Number, l.now, l.fresh = out.Seen.Version, out.Seen.Version, out.Seen.Now, true
+	l.version, l.Number, l.now, l.fresh, l.sooner = out.Seen.Version, out.Seen.Version, out.Seen.Now, true, nil
 	l.expire()
 	l.Sort()
 	return l, nil
