@@ -281,7 +281,7 @@ type swapKind struct {
 const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
 // unflushed lets a statement commit without waiting for the disk, or for standbys. It is for what a crash may take back: a release,
-// whose lock then ends with its TTL, a renewal, and a place in the queue. A grant is flushed, and with it all that came before.
+// whose lock then ends with its TTL, and a place in the queue. A grant is flushed, and with it all that came before.
 // Each change raises the version to the clock at least: a version that a crash took back must not return, or who has read it would
 // write over what it has not read.
 const unflushed = "set_config('synchronous_commit', 'off', true) <> ''"
@@ -307,7 +307,7 @@ const editsText = `UPDATE {t} t SET version = greatest(t.version + 1, {now}, c.f
 	FROM (SELECT l.k, l.version <> c.version AS other, c.old, c.new, c.until, c.floor FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[], $3::text::text[],
 	$4::text::bigint[], $5::text::bigint[], $6::text::bigint[], $7::text::bigint[]) c(k, old, new, before, until, floor, version) ON l.k = c.k
 	WHERE strpos(l.claims, c.old) > 0 AND {now} < c.before FOR NO KEY UPDATE OF l SKIP LOCKED) c
-	WHERE t.k = c.k AND {lazy} RETURNING encode(t.k, 'hex'), t.version, {now}, c.other`
+	WHERE t.k = c.k RETURNING encode(t.k, 'hex'), t.version, {now}, c.other`
 
 // head is what is ahead of the line.
 const head = `CASE WHEN $2::text = '' THEN t.claims ELSE left(t.claims, strpos(t.claims, $2::text) - 1) END`

@@ -13,6 +13,7 @@ type memory struct {
 	mu         sync.Mutex
 	now        int64     // the latest answer's clock
 	asked      time.Time // before the call that it answered
+	last       int64     // the latest estimate
 	young, old map[string]*lock
 	own        map[string]*own // by owner
 	swept      int             // entries of own that were left
@@ -47,7 +48,11 @@ func (m *memory) upper() int64 {
 	if time.Since(m.asked) > stale {
 		return 0
 	}
-	return m.bound()
+	// Holds end in the order in which they were granted, if the clock is not another's.
+	if now := m.bound(); now > m.last || m.last-now > time.Second.Microseconds() {
+		m.last = now
+	}
+	return m.last
 }
 
 func (m *memory) bound() int64 {

@@ -31,11 +31,12 @@ type conn struct {
 	closed  bool
 
 	reads, swaps int
+	tell         func(now int64) int64                        // the clock as it is told
 	before       func(changes []Change) error                 // what a Swap does first
 	after        func(changes []Change, list []Outcome) error // what it does then
 }
 
-func (s *store) connect() *conn { return &conn{store: s} }
+func (s *store) connect() *conn { return &conn{store: s, tell: func(now int64) int64 { return now }} }
 
 func (s *store) open() *Backend { return New(s.connect(), Options{Package: "engine", Name: "memory"}) }
 
@@ -53,7 +54,7 @@ func (c *conn) Read(ctx context.Context, names []string) (list []Seen, err error
 	now := c.clock()
 	for _, name := range names {
 		k := c.kept[name]
-		list = append(list, Seen{Version: k.Version, Text: k.Text, Now: now})
+		list = append(list, Seen{Version: k.Version, Text: k.Text, Now: c.tell(now)})
 	}
 	return list, c.usable(ctx)
 }
@@ -85,7 +86,7 @@ func (c *conn) apply(ctx context.Context, changes []Change) (list []Outcome) {
 		}
 		now, was := c.clock(), c.kept[ch.Name]
 		is, done := ch.Apply(was, now)
-		out := Outcome{Done: done, Other: done && ch.Ahead != Whole && was.Version != ch.Version, Seen: Seen{Version: is.Version, Now: now}}
+		out := Outcome{Done: done, Other: done && ch.Ahead != Whole && was.Version != ch.Version, Seen: Seen{Version: is.Version, Now: c.tell(now)}}
 		if done {
 			c.kept[ch.Name] = is
 			c.wake(ch.Wake)

@@ -144,7 +144,7 @@ func (n *renewals) change(i int, o own) (c Change, after own) {
 	l := lock{Lock: claims.Lock{Limit: o.limit}}
 	return Change{
 		Name: h.Name, Version: n.b.memory.version(h.Name), Ahead: Anything, Old: l.line(&o.claim), New: l.line(&after.claim), Until: after.claim.Until / micro,
-		Before: o.claim.Until / micro, Floor: int64(h.Floor >> claims.SpanBits), Lazy: true, Skip: len(n.holds) > 1,
+		Before: o.claim.Until / micro, Floor: int64(h.Floor >> claims.SpanBits), Skip: len(n.holds) > 1,
 	}, after
 }
 

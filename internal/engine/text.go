@@ -60,9 +60,9 @@ func (l *lock) line(c *claims.Claim) string {
 }
 
 // parse adds the claim of a line, without its line break.
-func (l *lock) parse(line string) error {
+func (l *lock) parse(line string, whole bool) error {
 	f := strings.SplitN(line, " ", 7)
-	if len(f) < 7 || len(f[0]) < 2 || len(f[1]) < 2 || modes[f[0][0]] == 0 || f[1][0] != 'p' && f[1][0] != 'h' {
+	if !whole || len(f) < 7 || len(f[0]) < 2 || len(f[1]) < 2 || modes[f[0][0]] == 0 || f[1][0] != 'p' && f[1][0] != 'h' {
 		return fmt.Errorf("line %s", driver.Quote(line))
 	}
 	var n [4]int64
@@ -89,11 +89,11 @@ func (l *lock) parse(line string) error {
 func see(seen Seen) (*lock, error) {
 	l := &lock{version: seen.Version, now: seen.Now, fresh: true}
 	l.Number = seen.Version
-	if seen.Text == "" {
-		return l, nil
-	}
-	for _, line := range strings.Split(seen.Text, "\n")[1:] {
-		if err := l.parse(line); err != nil {
+	for i, line := range strings.Split(seen.Text, "\n") {
+		if i == 0 && line == "" {
+			continue
+		}
+		if err := l.parse(line, i > 0); err != nil {
 			return nil, fmt.Errorf("%w: the text of the lock was changed by another program: %w", driver.ErrInvalid, err)
 		}
 	}
