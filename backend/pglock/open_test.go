@@ -199,8 +199,8 @@ func TestTablesOfAnotherShape(t *testing.T) {
 	url := pg.Database(t)
 	db := pg.DB(t, url)
 	for i, c := range []struct{ change, says string }{
-		{"ALTER TABLE {t} DROP COLUMN rev", "column rev is missing"},
-		{"ALTER TABLE {t} ALTER COLUMN number TYPE integer", "column number is of type integer, want bigint"},
+		{"ALTER TABLE {t} DROP COLUMN version", "column version is missing"},
+		{"ALTER TABLE {t} ALTER COLUMN until TYPE integer", "column until is of type integer, want bigint"},
 		{"ALTER TABLE {t} ADD COLUMN team text NOT NULL", "column team is not distlock's"},
 		{"ALTER TABLE {t} DROP CONSTRAINT {t}_pkey", "column k has no unique index"},
 		{"ALTER TABLE {t} SET UNLOGGED", "UNLOGGED"},

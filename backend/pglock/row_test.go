@@ -60,6 +60,8 @@ func TestListeningGoesOnWhenItsConnectionIsEnded(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		mine, theirs := request(fmt.Sprint("lock", again)), request(fmt.Sprint("lock", again))
 		take(t, a, mine)
+		theirs.Queue = true
+		held(t, b, theirs)
 		w := watch(t, b, theirs)
 		eventually(t, "b listens", func() bool { return sessions(t, pg, database, listening) == "1" })
 		pg.Ask(t, "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE query LIKE $1 AND datname = $2", listening, databaseOf(t, database))
@@ -176,32 +178,39 @@ func crowd(t testing.TB, b *Backend) {
 	all.Wait()
 }
 
-// The waiters of a backend share one connection, which is closed afterwards.
+// The waiters of a backend share one connection, which is closed afterwards. Those without a place poll.
 func TestWaitersShareAConnection(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
 	holder := open(t, database)
-	mine := request("lock")
+	mine, other := request("lock"), request("other")
 	take(t, holder, mine)
-	var watches []driver.Watch
+	take(t, holder, other)
+	var watches, placed []driver.Watch
 	waiters := []*Backend{open(t, database), open(t, database)}
 	for _, b := range waiters {
+		for range 50 {
+			r := queued(request("other"))
+			held(t, b, r)
+			placed = append(placed, must.Get(b.Watch(t.Context(), r))(t))
+		}
 		for i := range 100 {
 			name := "lock"
 			if i >= 50 {
 				name = fmt.Sprint("other", i) // free: its watch fires at once
 			}
-			r := queued(request(name))
-			if _, err := b.Acquire(t.Context(), r); err == nil {
-				release(t, b, r)
-			}
-			watches = append(watches, must.Get(b.Watch(t.Context(), r))(t))
+			watches = append(watches, must.Get(b.Watch(t.Context(), request(name)))(t))
 		}
 	}
 	eventually(t, "one connection listens for each backend", func() bool { return sessions(t, pg, database, listening) == "2" })
 	release(t, holder, mine)
 	for _, w := range watches {
 		ready(t, w)
+		w.Close()
+	}
+	release(t, holder, other)
+	ready(t, placed[0])
+	for _, w := range placed {
 		w.Close()
 	}
 	eventually(t, "no connection listens", func() bool { return sessions(t, pg, database, listening) == "0" })
@@ -246,8 +255,8 @@ func TestStatementsOfEachCall(t *testing.T) {
 		want int64
 		f    func()
 	}{
-		{"the first lock of a name", 3, func() { take(t, b, mine) }},
-		{"a refusal", 2, func() { held(t, b, theirs) }},
+		{"the first lock of a name", 1, func() { take(t, b, mine) }},
+		{"a refusal", 1, func() { held(t, b, theirs) }},
 		{"an unlock", 1, func() { release(t, b, mine) }},
 		{"a lock", 1, func() { take(t, b, mine) }},
 		{"a renewal of 100", 1, func() {
@@ -351,6 +360,8 @@ func TestTimeoutsOfTheSession(t *testing.T) {
 	a, b := onHandle(t, database), onHandle(t, database)
 	mine, theirs := request("lock"), request("lock")
 	take(t, a, mine)
+	theirs.Queue = true
+	held(t, b, theirs)
 	w := watch(t, b, theirs)
 	eventually(t, "the sessions that do not listen are over", func() bool { return sessions(t, pg, plain, listening) == sessions(t, pg, plain, "%") })
 
@@ -527,7 +538,7 @@ func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
 	b := open(t, database)
-	w := must.Get(b.Watch(t.Context(), request("lock")))(t)
+	w := must.Get(b.Watch(t.Context(), queued(request("lock"))))(t)
 	eventually(t, "b listens", func() bool { return sessions(t, pg, database, listening) == "1" })
 	found := must.Get(b.database.findTable(t.Context(), rowTable("distlock_locks")))(t)
 	w.Close()

@@ -31,9 +31,10 @@ var cases = map[string]func(t *testing.T) Case{
 	"zookeeper":     zooKeeper,
 	"mysql row":     mariaDB("row", 0.03, false),
 	"mysql session": mariaDB("session", 0.02, true), "mysql forupdate": mariaDB("forupdate", 0.02, true),
-	"postgres row":      postgres("strategy=row", 0.03, false),
-	"postgres advisory": postgres("strategy=advisory", 0.02, true),
-	"served memory":     served(memory), "served redis": served(direct),
+	"postgres row":            postgres("strategy=row", 0.03, false),
+	"postgres row, all kinds": fair(postgres("strategy=row", 0.03, false), driver.Exclusive, driver.Write, driver.Read, driver.Read, driver.Counted, driver.Counted),
+	"postgres advisory":       postgres("strategy=advisory", 0.02, true),
+	"served memory":           served(memory), "served redis": served(direct),
 }
 
 func TestLongLateCalls(t *testing.T) {

@@ -32,6 +32,7 @@ var scenarios = []scenario{
 	{name: "queue", spec: "Queue"},
 	{name: "plain", spec: "Plain"},
 	{name: "record", spec: "Record"},
+	{name: "engine", spec: "Engine"},
 	{name: "large: duplicates", spec: "Distlock", large: true, constants: map[string]string{"Features": `{"crash", "duplicate"}`}},
 	{name: "large: hand-off and storage", spec: "Distlock", large: true,
 		constants: map[string]string{"Features": `{"hand-off", "storage"}`, "Tries": "2", "Span": "2", "MaxFence": "4"}},
@@ -85,6 +86,9 @@ var mutants = []struct{ name, scenario, promise string }{
 	{"unconditional-renewal", "record", "OneHolder"},
 	{"unconditional-release", "record", "OnlyOwnerReleases"},
 	{"release-drops-counter", "record", "FencesIncrease"},
+	{"no-before", "engine", "NothingReturns"},
+	{"end-from-lower-bound", "engine", "TrustIsBacked"},
+	{"lost-write-by-timer", "engine", "NothingReturns"},
 }
 
 // TestLongModel looks at every state of the small scenarios.
