@@ -182,7 +182,7 @@ func (a *attempt) place(c *Change, l, next *lock, had *claims.Claim, held, soone
 	line := func() {
 		c.New, c.Until = next.line(own), own.Until/micro
 		if had != nil {
-			c.Old = l.line(had)
+			c.Old, c.Below = l.line(had), claims.MaxNumber
 		} else {
 			c.Below = a.below(l)
 		}
@@ -217,7 +217,7 @@ func (a *attempt) place(c *Change, l, next *lock, had *claims.Claim, held, soone
 // below bounds the versions that a change may replace which does not depend on one. What comes in a second from now finds another
 // version mostly, so a Release has seldom to raise it.
 func (a *attempt) below(l *lock) int64 {
-	return max(l.version, l.now, a.b.memory.upper()) + time.Second.Microseconds()
+	return min(max(l.version, l.now, a.b.memory.upper())+time.Second.Microseconds(), claims.MaxNumber)
 }
 
 // write makes a change. It returns the lock as it is then, and whether the owner holds.
@@ -251,9 +251,12 @@ func (a *attempt) failed(c *Change, err error) error {
 	if errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
 		return a.nothing(err)
 	}
-	below := max(c.Below, a.own.below)
-	if c.Ahead == Whole {
-		below = max(below, c.Version+1)
+	below := a.own.below
+	switch {
+	case c.Ahead == Whole:
+		below = max(below, c.Below, c.Version+1)
+	case c.Old == "":
+		below = max(below, c.Below)
 	}
 	a.b.memory.lost(a.r.Owner, below, a.r.TTL)
 	return err

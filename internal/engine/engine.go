@@ -106,7 +106,7 @@ type Options struct {
 func New(s Store, o Options) *Backend {
 	b := &Backend{store: s, options: o, address: strings.ReplaceAll(driver.NewOwner()[:driver.OwnersStart], "-", "")}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.waiters.byName = map[string]map[*waiter]struct{}{}
+	b.waiters.byName, b.waiters.byEnd = map[string]map[*waiter]struct{}{}, map[string]map[*waiter]struct{}{}
 	return b
 }
 
@@ -163,14 +163,28 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	return l.Info(name, l.now*micro), nil
 }
 
-// List yields the names with holders or waiters. Of a page of names the texts are read too: the last claim of a name may have
-// been released.
+// List yields the names with holders or waiters.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
-	err := claims.Pages(prefix, func(after string) ([]string, error) {
-		if err := b.usable(ctx); err != nil {
-			return nil, err
+	idle := map[string]bool{}
+	err := claims.Pages(prefix, func(after string) (names []string, err error) {
+		if err = b.usable(ctx); err == nil {
+			names, err = b.store.Names(ctx, prefix, after, claims.ListPage)
 		}
-		return b.store.Names(ctx, prefix, after, claims.ListPage)
-	}, yield)
+		if err == nil {
+			idle, err = b.idle(ctx, names)
+		}
+		return names, err
+	}, func(name string) bool { return idle[name] || yield(name) })
 	return b.wrap("list", prefix, err)
+}
+
+// idle returns those of the names that have no claims: the last one to end may have been released.
+func (b *Backend) idle(ctx context.Context, names []string) (map[string]bool, error) {
+	all, err := b.readAll(ctx, names)
+	idle := map[string]bool{}
+	for i, seen := range all {
+		l, bad := see(seen)
+		idle[names[i]] = bad == nil && len(l.Claims) == 0
+	}
+	return idle, err
 }

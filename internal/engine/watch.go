@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
@@ -55,7 +54,8 @@ type waiter struct {
 type waiters struct {
 	mu      sync.Mutex
 	byName  map[string]map[*waiter]struct{}
-	polling bool // a goroutine polls
+	byEnd   map[string]map[*waiter]struct{} // of the owner
+	polling bool                            // a goroutine polls
 	closed  bool
 }
 
@@ -73,11 +73,8 @@ func (ws *waiters) add(b *Backend, w *waiter) bool {
 	if ws.closed {
 		return false
 	}
-	name := w.request.Name
-	if ws.byName[name] == nil {
-		ws.byName[name] = map[*waiter]struct{}{}
-	}
-	ws.byName[name][w] = struct{}{}
+	put(ws.byName, w.request.Name, w)
+	put(ws.byEnd, EndOf(w.request.Owner), w)
 	if w.polls && !ws.polling {
 		ws.polling = true
 		b.tasks.Go(b.poll)
@@ -88,9 +85,20 @@ func (ws *waiters) add(b *Backend, w *waiter) bool {
 func (ws *waiters) remove(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	name := w.request.Name
-	if delete(ws.byName[name], w); len(ws.byName[name]) == 0 {
-		delete(ws.byName, name)
+	remove(ws.byName, w.request.Name, w)
+	remove(ws.byEnd, EndOf(w.request.Owner), w)
+}
+
+func put(m map[string]map[*waiter]struct{}, key string, w *waiter) {
+	if m[key] == nil {
+		m[key] = map[*waiter]struct{}{}
+	}
+	m[key][w] = struct{}{}
+}
+
+func remove(m map[string]map[*waiter]struct{}, key string, w *waiter) {
+	if delete(m[key], w); len(m[key]) == 0 {
+		delete(m, key)
 	}
 }
 
@@ -98,12 +106,16 @@ func (ws *waiters) remove(w *waiter) {
 func (ws *waiters) wake(end string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
+	for w := range ws.byEnd[end] {
+		w.woken = true
+		w.ready.Notify()
+	}
+	if end != "" {
+		return
+	}
 	for _, list := range ws.byName {
 		for w := range list {
-			if strings.HasSuffix(w.request.Owner, end) {
-				w.woken = end != ""
-				w.ready.Notify()
-			}
+			w.ready.Notify()
 		}
 	}
 }

@@ -112,7 +112,9 @@ Renew(c) ==
     /\ Send(c, me, Change("renew", 0, 0, me.own.until, 0, me.own, new))
 
 End(c) ==
-    /\ Quiet(c) /\ clients[c].state = "hold" \/ clients[c].state = "ask" /\ clients[c].below > 0
+    /\ Quiet(c)
+    /\ \/ clients[c].state = "hold"
+       \/ clients[c].state = "ask" /\ clients[c].below > 0
     /\ clients' = [clients EXCEPT ![c] = [@ EXCEPT !.state = "end", !.trust = 0, !.version = -1]]
     /\ UNCHANGED <<clock, store, net, over, began>>
 
@@ -216,6 +218,9 @@ TrustIsBacked ==
 NothingReturns == store.claim.owner \in over => store.claim.until <= clock
 
 FencesIncrease == began.ordered
+
+(* A version never comes back for another text. *)
+VersionsIncrease == [][store' # store => store'.version > store.version]_vars
 
 Symmetry == Permutations(Clients)
 =============================================================================
