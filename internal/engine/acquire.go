@@ -33,6 +33,13 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, b.wrap("acquire", r.Name, err)
 }
 
+// A lock that others have used lately is not taken again at once: they may be on their way into the queue, on a machine that is
+// busy with who holds it.
+const (
+	lately    = 100 * time.Millisecond
+	deference = time.Millisecond
+)
+
 // maxOwner is the longest Owner, in bytes.
 const maxOwner = 64
 
@@ -71,6 +78,9 @@ type attempt struct {
 // run decides on what is known of the lock, if the store checks all that the decision depends on, and else on what it reads.
 func (a *attempt) run(ctx context.Context) error {
 	l := a.recall()
+	if l != nil && len(l.Claims) == 0 && time.Since(l.others) < lately {
+		_ = wait.Sleep(ctx, deference)
+	}
 	for misses := range maxMisses {
 		if err := a.turn(ctx, misses); err != nil {
 			return a.nothing(err)

@@ -105,6 +105,7 @@ type Options struct {
 // New returns a backend. It sends nothing.
 func New(s Store, o Options) *Backend {
 	b := &Backend{store: s, options: o, address: strings.ReplaceAll(driver.NewOwner()[:driver.OwnersStart], "-", "")}
+	b.memory.address = b.address
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.waiters.byName, b.waiters.byEnd = map[string]map[*waiter]struct{}{}, map[string]map[*waiter]struct{}{}
 	return b

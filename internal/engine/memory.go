@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"maps"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 // memory is what a backend remembers, so that an uncontended pair is two changes.
 type memory struct {
+	address    string // of the backend
 	mu         sync.Mutex
 	now        int64     // the latest answer's clock
 	asked      time.Time // before the call that it answered
@@ -91,10 +93,20 @@ func (m *memory) remember(name string, l *lock) {
 	if was := m.young[name]; was != nil && was.version > l.version {
 		return
 	}
+	was := cmp.Or(m.young[name], m.old[name])
 	if m.young == nil || len(m.young) >= generation {
 		m.young, m.old = map[string]*lock{}, m.young
 	}
-	m.young[name] = l.clone()
+	c := l.clone()
+	if was != nil {
+		c.others = was.others
+	}
+	for i := range c.Claims {
+		if c.Claims[i].Address != m.address {
+			c.others = time.Now()
+		}
+	}
+	m.young[name] = c
 }
 
 // of returns what is remembered of an owner.

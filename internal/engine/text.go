@@ -26,6 +26,7 @@ type lock struct {
 	fresh   bool           // that is since the call began
 	dead    bool           // the text also has claims that have ended
 	sooner  []claims.Claim // claims that end sooner because of these
+	others  time.Time      // when there was a claim of another backend, as far as is remembered
 }
 
 // letters are what lines begin with.
