@@ -90,41 +90,37 @@ func (s *rowStore) Swap(ctx context.Context, changes []engine.Change) (list []en
 
 // swap makes one change. What is there instead is not read.
 func (s *rowStore) swap(ctx context.Context, c *engine.Change) (out engine.Outcome) {
-	edit := c.Ahead != engine.Whole
+	kind := swapKind{ahead: c.Ahead, lazy: c.Lazy, wakes: len(c.Wake) > 0}
 	args := []any{keyOf(c.Name), c.Version, c.New, c.Before, c.Until, c.Below, c.Floor}
 	switch {
-	case edit:
-		args[1] = c.Old
+	case c.Ahead != engine.Whole:
+		kind.adds, args[1] = c.Old == "", c.Old
 	case c.Version == 0:
-		args = append(args, c.Name)
+		kind.adds, args = true, append(args, c.Name)
 	}
-	var wake []string
-	for _, w := range c.Wake {
-		wake = append(wake, payload(w))
-	}
-	into := []any{&out.Seen.Version, &out.Seen.Now, &out.Seen.Text}
-	text := s.sql.swap[swapKind{c.Ahead, c.Version == 0 && !edit, c.Lazy, false}]
-	if len(wake) > 0 {
-		loud := s.sql.swap[swapKind{c.Ahead, c.Version == 0 && !edit, c.Lazy, true}]
-		out.Done, out.Err = s.scanOne(ctx, loud, append(into, new(any)), append(args, textList(wake))...)
-		if sqlState(out.Err) != queueFull {
-			out.Other = edit && out.Done
-			return out
+	run := func(args ...any) {
+		into := []any{&out.Seen.Version, &out.Seen.Now, &out.Seen.Text}
+		if kind.wakes {
+			into = append(into, new(any))
 		}
-		out = engine.Outcome{} // nothing was done, and waiters come late
-		into = []any{&out.Seen.Version, &out.Seen.Now, &out.Seen.Text}
+		out.Done, out.Err = s.scanOne(ctx, s.sql.swap[kind], into, args...)
 	}
-	out.Done, out.Err = s.scanOne(ctx, text, into, args...)
-	out.Other = edit && out.Done
+	if !kind.wakes {
+		run(args...)
+	} else if run(append(args, payloads(c.Wake))...); sqlState(out.Err) == queueFull { // nothing was done, and waiters come late
+		kind.wakes = false
+		run(args...)
+	}
+	out.Other = out.Done && c.Ahead != engine.Whole
 	return out
 }
 
 // swapAll makes edits of several rows that stand ahead of anything.
 func (s *rowStore) swapAll(ctx context.Context, changes []engine.Change) []engine.Outcome {
-	list, at := make([]engine.Outcome, len(changes)), map[string]int{}
+	list := make([]engine.Outcome, len(changes))
 	names, texts := make([]string, len(changes)), make([][]string, 6)
 	for i, c := range changes {
-		names[i], at[hex.EncodeToString(keyOf(c.Name))] = c.Name, i
+		names[i] = c.Name
 		for j, text := range []string{c.Old, c.New, decimal(c.Before), decimal(c.Until), decimal(c.Floor), decimal(c.Version)} {
 			texts[j] = append(texts[j], text)
 		}
@@ -134,12 +130,12 @@ func (s *rowStore) swapAll(ctx context.Context, changes []engine.Change) []engin
 		args = append(args, textList(column))
 	}
 	err := s.scanAll(ctx, func() { clear(list) }, func(rows *sql.Rows) error {
-		var key string
+		var n int
 		out := engine.Outcome{Done: true}
-		if err := rows.Scan(&key, &out.Seen.Version, &out.Seen.Now, &out.Other); err != nil {
+		if err := rows.Scan(&n, &out.Seen.Version, &out.Seen.Now, &out.Other); err != nil {
 			return err
 		}
-		list[at[key]] = out
+		list[n-1] = out
 		return nil
 	}, s.sql.edits, args...)
 	if err != nil {
@@ -152,16 +148,18 @@ func (s *rowStore) swapAll(ctx context.Context, changes []engine.Change) []engin
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// payload names a waiter's connection and the end of its Owner: everyone who may log in can listen, and a whole Owner would
+// payloads name waiters' connections and the ends of their Owners: everyone who may log in can listen, and a whole Owner would
 // be enough to release its hold.
-func payload(w engine.Wake) string { return w.Address + " " + engine.EndOf(w.Owner) }
-
-func (s *rowStore) Wake(ctx context.Context, list []engine.Wake) {
+func payloads(list []engine.Wake) string {
 	texts := make([]string, len(list))
 	for i, w := range list {
-		texts[i] = payload(w)
+		texts[i] = w.Address + " " + engine.EndOf(w.Owner)
 	}
-	_, _ = s.scanOne(ctx, s.sql.wake, []any{new(any)}, textList(texts))
+	return textList(texts)
+}
+
+func (s *rowStore) Wake(ctx context.Context, list []engine.Wake) {
+	_, _ = s.scanOne(ctx, s.sql.wake, []any{new(any)}, payloads(list))
 }
 
 func (s *rowStore) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
@@ -256,11 +254,16 @@ var escapeInList = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
 // textList is keyList for texts.
 func textList(texts []string) string {
-	quoted := make([]string, len(texts))
+	var b strings.Builder
 	for i, text := range texts {
-		quoted[i] = `"` + escapeInList.Replace(text) + `"`
+		if b.WriteString([]string{`{"`, `,"`}[min(i, 1)]); strings.ContainsAny(text, `\"`) {
+			text = escapeInList.Replace(text)
+		}
+		b.WriteString(text)
+		b.WriteByte('"')
 	}
-	return "{" + strings.Join(quoted, ",") + "}"
+	b.WriteByte('}')
+	return b.String()
 }
 
 // rowStatements are the statements for one table. Parameters have casts, so that they mean the same however a driver sends them.
@@ -271,9 +274,9 @@ type rowStatements struct {
 
 // swapKind is what tells one statement of a change from another.
 type swapKind struct {
-	ahead            engine.Ahead
-	insert           bool
-	lazy, wakesOther bool
+	ahead       engine.Ahead
+	adds        bool // a row, or a line
+	lazy, wakes bool
 }
 
 // bounded lets a statement wait for a locked row no longer than a second, since it occupies a connection.
@@ -298,22 +301,24 @@ const insertText = `INSERT INTO {t} AS t (k, name, version, until, claims)
 	SELECT $1::bytea, $8::text, n, $5::bigint, replace($3::text, E'\t', n::text) FROM (SELECT greatest({now}, $7::bigint) AS n) s
 	WHERE ($4::bigint = 0 OR {now} < $4::bigint) AND {bounded} ON CONFLICT (k) DO UPDATE SET ` + wholeText
 
-// editText replaces a line, or adds one.
-const editText = `UPDATE {t} t SET version = {next}, claims = {after}, until = CASE WHEN {after} = '' THEN 0 ELSE greatest(t.until, $5::bigint) END
-	WHERE t.k = $1::bytea AND ($2::text = '' OR strpos(t.claims, $2::text) > 0) AND {ahead} AND {valid}`
+// appendText adds a line.
+const appendText = `UPDATE {t} t SET version = {next}, claims = t.claims || {new}, until = greatest(t.until, $5::bigint)
+	WHERE t.k = $1::bytea AND $2::text = '' AND {ahead} AND {valid}`
+
+// editText replaces a line.
+const editText = `UPDATE {t} t SET version = {next}, claims = replace(t.claims, $2::text, {new}),
+	until = CASE WHEN $3::text = '' AND t.claims = $2::text THEN 0 ELSE greatest(t.until, $5::bigint) END
+	WHERE t.k = $1::bytea AND strpos(t.claims, $2::text) > 0 AND {ahead} AND {valid}`
 
 // editsText replaces a line in each of several rows that are not locked.
 const editsText = `UPDATE {t} t SET version = greatest(t.version + 1, {now}, c.floor), claims = replace(t.claims, c.old, c.new), until = greatest(t.until, c.until)
-	FROM (SELECT l.k, l.version <> c.version AS other, c.old, c.new, c.until, c.floor FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[], $3::text::text[],
-	$4::text::bigint[], $5::text::bigint[], $6::text::bigint[], $7::text::bigint[]) c(k, old, new, before, until, floor, version) ON l.k = c.k
+	FROM (SELECT l.k, c.n, l.version <> c.version AS other, c.old, c.new, c.until, c.floor FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[], $3::text::text[],
+	$4::text::bigint[], $5::text::bigint[], $6::text::bigint[], $7::text::bigint[]) WITH ORDINALITY c(k, old, new, before, until, floor, version, n) ON l.k = c.k
 	WHERE strpos(l.claims, c.old) > 0 AND {now} < c.before FOR NO KEY UPDATE OF l SKIP LOCKED) c
-	WHERE t.k = c.k RETURNING encode(t.k, 'hex'), t.version, {now}, c.other`
+	WHERE t.k = c.k RETURNING c.n, t.version, {now}, c.other`
 
-// head is what is ahead of the line.
-const head = `CASE WHEN $2::text = '' THEN t.claims ELSE left(t.claims, strpos(t.claims, $2::text) - 1) END`
-
-// aheads are conditions on the head.
-func aheads() map[engine.Ahead]string {
+// aheads are conditions on what is ahead of a line.
+func aheads(head string) map[engine.Ahead]string {
 	var others []string
 	for _, other := range engine.NotReaders {
 		others = append(others, "strpos("+head+", E'\\n"+other[1:]+"')")
@@ -325,8 +330,7 @@ func aheads() map[engine.Ahead]string {
 func newRowStatements(table, channel string) *rowStatements {
 	fill := func(sql, ahead, wake string) string {
 		for _, by := range []*strings.Replacer{
-			strings.NewReplacer("{after}", `CASE WHEN $2::text = '' THEN t.claims || {new} ELSE replace(t.claims, $2::text, {new}) END`, "{ahead}", ahead),
-			strings.NewReplacer("{new}", `replace($3::text, E'\t', {next}::text)`,
+			strings.NewReplacer("{ahead}", ahead, "{new}", `replace($3::text, E'\t', {next}::text)`,
 				"{valid}", "($6::bigint = 0 OR t.version < $6::bigint) AND ($4::bigint = 0 OR {now} < $4::bigint) AND "+bounded),
 			strings.NewReplacer("{next}", "greatest(t.version + 1, {now}, $7::bigint)"),
 			strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{lazy}", unflushed, "{bounded}", bounded, "{wake}", wake),
@@ -346,7 +350,7 @@ func newRowStatements(table, channel string) *rowStatements {
 	}
 	add := func(k swapKind, text, ahead, wake string) {
 		for _, k.lazy = range []bool{false, true} {
-			for _, k.wakesOther = range []bool{false, true} {
+			for _, k.wakes = range []bool{false, true} {
 				sql, told := text, "''"
 				if k.lazy {
 					sql += " AND {lazy}"
@@ -355,7 +359,7 @@ func newRowStatements(table, channel string) *rowStatements {
 					told = "t.claims"
 				}
 				sql += " RETURNING t.version, {now}, " + told
-				if k.wakesOther {
+				if k.wakes {
 					sql += ", " + notify
 				}
 				s.swap[k] = fill(sql, ahead, wake)
@@ -363,8 +367,11 @@ func newRowStatements(table, channel string) *rowStatements {
 		}
 	}
 	add(swapKind{}, "UPDATE {t} t SET "+wholeText+" AND t.k = $1::bytea", "", "$8")
-	add(swapKind{insert: true}, insertText, "", "$9")
-	for ahead, condition := range aheads() {
+	add(swapKind{adds: true}, insertText, "", "$9")
+	for ahead, condition := range aheads("t.claims") {
+		add(swapKind{ahead: ahead, adds: true}, appendText, condition, "$8")
+	}
+	for ahead, condition := range aheads("left(t.claims, strpos(t.claims, $2::text) - 1)") {
 		add(swapKind{ahead: ahead}, editText, condition, "$8")
 	}
 	return s

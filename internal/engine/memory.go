@@ -69,10 +69,7 @@ const generation = 4096
 func (m *memory) recall(name string) *lock {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := m.young[name]
-	if l == nil {
-		l = m.old[name]
-	}
+	l := cmp.Or(m.young[name], m.old[name])
 	if l == nil {
 		return nil
 	}
@@ -161,10 +158,7 @@ func (m *memory) renewed(name string, version int64, out Outcome, o own) {
 	defer m.mu.Unlock()
 	o.until = time.Now().Add(2 * time.Duration(o.claim.Until-out.Seen.Now*micro))
 	m.put(o.claim.Owner, o)
-	l := m.young[name]
-	if l == nil {
-		l = m.old[name]
-	}
+	l := cmp.Or(m.young[name], m.old[name])
 	if l == nil {
 		return
 	}
@@ -180,7 +174,9 @@ func (m *memory) renewed(name string, version int64, out Outcome, o own) {
 
 // version returns the version of a lock as it was seen last; 0: it is not known.
 func (m *memory) version(name string) int64 {
-	if l := m.recall(name); l != nil {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := cmp.Or(m.young[name], m.old[name]); l != nil {
 		return l.version
 	}
 	return 0

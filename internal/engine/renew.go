@@ -11,7 +11,7 @@ import (
 )
 
 // maxBatch is how many locks one Read or Swap is about. Their texts are locked for some ms.
-const maxBatch = 256
+const maxBatch = 512
 
 // Renew makes holds last for their TTL at least. Each changes its own line only, and many do so together.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
@@ -141,9 +141,8 @@ func (n *renewals) change(i int, o own) (c Change, after own) {
 	h := &n.holds[i]
 	after = o
 	after.claim.Until = max(o.claim.Until, n.b.memory.upper()*micro+int64(wholeMicros(h.TTL)))
-	l := lock{Lock: claims.Lock{Limit: o.limit}}
 	return Change{
-		Name: h.Name, Version: n.b.memory.version(h.Name), Ahead: Anything, Old: l.line(&o.claim), New: l.line(&after.claim), Until: after.claim.Until / micro,
+		Name: h.Name, Version: n.b.memory.version(h.Name), Ahead: Anything, Old: string(head(&o.claim)) + " ", New: string(head(&after.claim)) + " ", Until: after.claim.Until / micro,
 		Before: o.claim.Until / micro, Floor: int64(h.Floor >> claims.SpanBits), Skip: len(n.holds) > 1,
 	}, after
 }

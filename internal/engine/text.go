@@ -40,6 +40,16 @@ const newVersion = claims.MaxNumber
 // line is a claim as text: the letter and the owner, h and the number of its grant, or p and its place in the queue, since
 // when and until when, the limit of permits, the address of its backend, and what its owner said of itself.
 func (l *lock) line(c *claims.Claim) string {
+	limit := 0
+	if c.Mode == driver.Counted {
+		limit = l.Limit
+	}
+	b := strconv.AppendInt(append(head(c), ' '), int64(limit), 10)
+	return string(append(append(append(append(b, ' '), c.Address...), ' '), c.Meta...))
+}
+
+// head is the part of a line that a renewal changes. It has an owner's grant, so no other line has it too.
+func head(c *claims.Claim) []byte {
 	kind, number := " p", c.Place
 	if c.Place == 0 {
 		kind, number = " h", c.Fence>>claims.SpanBits
@@ -48,16 +58,12 @@ func (l *lock) line(c *claims.Claim) string {
 	if number != newVersion {
 		at = strconv.FormatInt(number, 10)
 	}
-	limit := 0
-	if c.Mode == driver.Counted {
-		limit = l.Limit
-	}
 	b := make([]byte, 0, 160+len(c.Meta))
 	b = append(append(append(append(b, letters[c.Mode]...), c.Owner...), kind...), at...)
-	for _, n := range []int64{c.Since / micro, c.Until / micro, int64(limit)} {
+	for _, n := range []int64{c.Since / micro, c.Until / micro} {
 		b = strconv.AppendInt(append(b, ' '), n, 10)
 	}
-	return string(append(append(append(append(b, ' '), c.Address...), ' '), c.Meta...))
+	return b
 }
 
 // parse adds the claim of a line, without its line break.
