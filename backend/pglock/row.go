@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,11 +100,10 @@ func (s *rowStore) swap(ctx context.Context, c *engine.Change) (out engine.Outco
 		kind.adds, args = true, append(args, c.Name)
 	}
 	run := func(args ...any) {
-		into := []any{&out.Seen.Version, &out.Seen.Now, &out.Seen.Text}
-		if kind.wakes {
-			into = append(into, new(any))
+		var told string
+		if out.Done, out.Err = s.scanOne(ctx, s.sql.swap[kind], &told, args...); out.Done {
+			out.Seen = told3(told)
 		}
-		out.Done, out.Err = s.scanOne(ctx, s.sql.swap[kind], into, args...)
 	}
 	if !kind.wakes {
 		run(args...)
@@ -113,6 +113,16 @@ func (s *rowStore) swap(ctx context.Context, c *engine.Change) (out engine.Outco
 	}
 	out.Other = out.Done && c.Ahead != engine.Whole
 	return out
+}
+
+// told3 reads a version, the clock and a text. One column costs a client much less than three.
+func told3(text string) (seen engine.Seen) {
+	version, rest, _ := strings.Cut(text, " ")
+	now, text, _ := strings.Cut(rest, " ")
+	seen.Version, _ = strconv.ParseInt(version, 10, 64)
+	seen.Now, _ = strconv.ParseInt(now, 10, 64)
+	seen.Text = text
+	return seen
 }
 
 // swapAll makes edits of several rows that stand ahead of anything.
@@ -129,18 +139,16 @@ func (s *rowStore) swapAll(ctx context.Context, changes []engine.Change) []engin
 	for _, column := range texts {
 		args = append(args, textList(column))
 	}
-	err := s.scanAll(ctx, func() { clear(list) }, func(rows *sql.Rows) error {
-		var n int
-		out := engine.Outcome{Done: true}
-		if err := rows.Scan(&n, &out.Seen.Version, &out.Seen.Now, &out.Other); err != nil {
-			return err
-		}
-		list[n-1] = out
-		return nil
-	}, s.sql.edits, args...)
-	if err != nil {
-		for i := range list {
-			list[i] = engine.Outcome{Err: err}
+	var told string
+	if _, err := s.scanOne(ctx, s.sql.edits, &told, args...); err != nil {
+		return slices.Repeat([]engine.Outcome{{Err: err}}, len(list))
+	}
+	now := told3(told)
+	for _, one := range strings.Split(now.Text, ",") {
+		n, rest, done := strings.Cut(one, " ")
+		if i, err := strconv.Atoi(n); done && err == nil {
+			list[i-1] = engine.Outcome{Done: true, Seen: told3(rest)}
+			list[i-1].Other, list[i-1].Seen.Now = list[i-1].Seen.Now != 0, now.Now
 		}
 	}
 	return list
@@ -159,7 +167,7 @@ func payloads(list []engine.Wake) string {
 }
 
 func (s *rowStore) Wake(ctx context.Context, list []engine.Wake) {
-	_, _ = s.scanOne(ctx, s.sql.wake, []any{new(any)}, payloads(list))
+	_, _ = s.scanOne(ctx, s.sql.wake, new(any), payloads(list))
 }
 
 func (s *rowStore) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
@@ -186,13 +194,16 @@ func (s *rowStore) Close() error {
 	return nil
 }
 
-// scanOne runs a statement that returns one row or none: false.
-func (s *rowStore) scanOne(ctx context.Context, query string, into []any, args ...any) (bool, error) {
-	err := retry(ctx, func() error { return s.queryRow(ctx, query, args...).Scan(into...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	return err == nil, err
+// scanOne runs a statement that returns one value or none: false.
+func (s *rowStore) scanOne(ctx context.Context, query string, into any, args ...any) (found bool, err error) {
+	err = retry(ctx, func() error {
+		err := s.queryRow(ctx, query, args...).Scan(into)
+		if found = err == nil; err == sql.ErrNoRows {
+			return nil
+		}
+		return err
+	})
+	return found && err == nil, err
 }
 
 // scanAll runs a query and scans its rows. begin comes before the first one of each try.
@@ -218,7 +229,9 @@ const maxTries = 20
 // retry repeats a statement while PostgreSQL aborts it because of others.
 func retry(ctx context.Context, statement func() error) (err error) {
 	for n := range maxTries {
-		if err = statement(); !aborted(err) {
+		if err = statement(); err == nil {
+			return nil
+		} else if !aborted(err) {
 			break
 		}
 		if wait.Sleep(ctx, rand.N(time.Duration(n+1)*time.Millisecond)) != nil {
@@ -243,11 +256,15 @@ func keyOf(name string) []byte {
 
 // keyList returns an array of keys in PostgreSQL's notation, which any driver can send.
 func keyList(names []string) string {
-	texts := make([]string, len(names))
+	b := make([]byte, 0, 80*len(names)+2)
+	b = append(b, '{')
 	for i, name := range names {
-		texts[i] = `\x` + hex.EncodeToString(keyOf(name))
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(hex.AppendEncode(append(b, `"\\x`...), keyOf(name)), '"')
 	}
-	return textList(texts)
+	return string(append(b, '}'))
 }
 
 var escapeInList = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
@@ -255,6 +272,7 @@ var escapeInList = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 // textList is keyList for texts.
 func textList(texts []string) string {
 	var b strings.Builder
+	b.Grow(len(texts)*(len(strings.Join(texts[:min(1, len(texts))], ""))+8) + 2)
 	for i, text := range texts {
 		if b.WriteString([]string{`{"`, `,"`}[min(i, 1)]); strings.ContainsAny(text, `\"`) {
 			text = escapeInList.Replace(text)
@@ -306,16 +324,17 @@ const appendText = `UPDATE {t} t SET version = {next}, claims = t.claims || {new
 	WHERE t.k = $1::bytea AND $2::text = '' AND {ahead} AND {valid}`
 
 // editText replaces a line.
-const editText = `UPDATE {t} t SET version = {next}, claims = replace(t.claims, $2::text, {new}),
+const editText = `UPDATE {t} t SET version = {next}, claims = CASE WHEN $3::text = '' THEN replace(t.claims, $2::text, '') ELSE replace(t.claims, $2::text, {new}) END,
 	until = CASE WHEN $3::text = '' AND t.claims = $2::text THEN 0 ELSE greatest(t.until, $5::bigint) END
 	WHERE t.k = $1::bytea AND strpos(t.claims, $2::text) > 0 AND {ahead} AND {valid}`
 
 // editsText replaces a line in each of several rows that are not locked.
-const editsText = `UPDATE {t} t SET version = greatest(t.version + 1, {now}, c.floor), claims = replace(t.claims, c.old, c.new), until = greatest(t.until, c.until)
+const editsText = `WITH done AS (UPDATE {t} t SET version = greatest(t.version + 1, {now}, c.floor), claims = replace(t.claims, c.old, c.new), until = greatest(t.until, c.until)
 	FROM (SELECT l.k, c.n, l.version <> c.version AS other, c.old, c.new, c.until, c.floor FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[], $3::text::text[],
 	$4::text::bigint[], $5::text::bigint[], $6::text::bigint[], $7::text::bigint[]) WITH ORDINALITY c(k, old, new, before, until, floor, version, n) ON l.k = c.k
 	WHERE strpos(l.claims, c.old) > 0 AND {now} < c.before FOR NO KEY UPDATE OF l SKIP LOCKED) c
-	WHERE t.k = c.k RETURNING c.n, t.version, {now}, c.other`
+	WHERE t.k = c.k RETURNING c.n, t.version, c.other)
+	SELECT '0 ' || {now} || ' ' || coalesce(string_agg(n || ' ' || version || ' ' || other::integer, ','), '') FROM done`
 
 // aheads are conditions on what is ahead of a line.
 func aheads(head string) map[engine.Ahead]string {
@@ -358,9 +377,9 @@ func newRowStatements(table, channel string) *rowStatements {
 				if k.ahead != engine.Whole {
 					told = "t.claims"
 				}
-				sql += " RETURNING t.version, {now}, " + told
+				sql += " RETURNING t.version || ' ' || {now} || ' ' || " + told
 				if k.wakes {
-					sql += ", " + notify
+					sql += " || left(" + notify + "::text, 0)"
 				}
 				s.swap[k] = fill(sql, ahead, wake)
 			}

@@ -8,10 +8,14 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // maxBatch is how many locks one Read or Swap is about. Their texts are locked for some ms.
-const maxBatch = 512
+const maxBatch = 256
+
+// parallel is how many batches of one call are under way at once.
+const parallel = 2
 
 // Renew makes holds last for their TTL at least. Each changes its own line only, and many do so together.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
@@ -27,9 +31,16 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	}
 	for len(list) > 0 { // one hold of each name
 		now, later := n.split(list)
+		var parts wait.Group
+		slots := make(chan struct{}, parallel) // the store works on one part while another is made
 		for part := range slices.Chunk(now, maxBatch) {
-			n.renew(part)
+			slots <- struct{}{}
+			parts.Go(func() {
+				n.renew(part)
+				<-slots
+			})
 		}
+		parts.Wait()
 		list = later
 	}
 	for i, err := range n.answers {
