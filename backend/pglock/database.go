@@ -25,6 +25,7 @@ type database struct {
 	pgx     bool   // connections are package stdlib's
 	limit   int    // of connections, as far as known; 0: none
 	owned   bool   // db is closed with the backend
+	bounds  bool   // no statement waits long for a lock, by a setting of each connection
 }
 
 // close closes a handle that is owned. An idle connection that the server has ended already is no error: TLS

@@ -66,7 +66,7 @@ func openURL(ctx context.Context, u *url.URL, login netaddr.Credentials) (*Backe
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, &database{db: openPool(c, limit), limit: limit, owned: true}, opts)
+	return start(ctx, &database{db: openPool(c, limit), limit: limit, owned: true, bounds: opts.Pooler == ""}, opts)
 }
 
 // ownParams are the parameters that pgx does not see.

@@ -23,7 +23,7 @@ func newRow(ctx context.Context, db *database) (*engine.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &rowStore{database: db, sql: newRowStatements(t.quoted, t.channel())}
+	s := &rowStore{database: db, sql: newRowStatements(t.quoted, t.channel(), db.bounds)}
 	if db.pgx && !db.pooled() && db.limit != 1 { // one connection must be left for calls
 		s.listener = newReleaseListener(db, t.channel())
 	}
@@ -297,8 +297,8 @@ type swapKind struct {
 	lazy, wakes bool
 }
 
-// bounded lets a statement wait for a locked row no longer than a second, since it occupies a connection.
-// The setting ends with the statement, which is a transaction of its own.
+// bounded lets a statement wait for a locked row no longer than a second, since it occupies a connection. The setting ends with the
+// statement, which is a transaction of its own. Where all connections have it anyway, it is left out.
 const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
 // unflushed lets a statement commit without waiting for the disk, or for standbys. It is for what a crash may take back: a release,
@@ -346,13 +346,17 @@ func aheads(head string) map[engine.Ahead]string {
 }
 
 // newRowStatements fills in the table, an identifier, and the channel, a word.
-func newRowStatements(table, channel string) *rowStatements {
+func newRowStatements(table, channel string, bounds bool) *rowStatements {
+	limit := bounded
+	if bounds {
+		limit = "true"
+	}
 	fill := func(sql, ahead, wake string) string {
 		for _, by := range []*strings.Replacer{
 			strings.NewReplacer("{ahead}", ahead, "{new}", `replace($3::text, E'\t', {next}::text)`,
-				"{valid}", "($6::bigint = 0 OR t.version < $6::bigint) AND ($4::bigint = 0 OR {now} < $4::bigint) AND "+bounded),
+				"{valid}", "($6::bigint = 0 OR t.version < $6::bigint) AND ($4::bigint = 0 OR {now} < $4::bigint) AND "+limit),
 			strings.NewReplacer("{next}", "greatest(t.version + 1, {now}, $7::bigint)"),
-			strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{lazy}", unflushed, "{bounded}", bounded, "{wake}", wake),
+			strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{lazy}", unflushed, "{bounded}", limit, "{wake}", wake),
 		} {
 			sql = by.Replace(sql)
 		}

@@ -642,13 +642,13 @@ func (c abortingConn) QueryContext(context.Context, string, []sqldriver.NamedVal
 
 type abortedRows struct{ found, read bool }
 
-func (r *abortedRows) Columns() []string { return []string{"version", "now", "claims"} }
+func (r *abortedRows) Columns() []string { return []string{"told"} }
 
 func (r *abortedRows) Next(row []sqldriver.Value) error {
 	if !r.found || r.read {
 		return io.EOF
 	}
-	r.read, row[0], row[1], row[2] = true, int64(7), int64(7), ""
+	r.read, row[0] = true, "7 7 "
 	return nil
 }
 
