@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/engine"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -51,7 +52,7 @@ func (s *rowStore) read(ctx context.Context, names []string) (now int64, byKey m
 	err = s.scanAll(ctx, func() { byKey = map[string]engine.Seen{} }, func(rows *sql.Rows) error {
 		var key sql.NullString
 		var seen engine.Seen
-		err := rows.Scan(&now, &key, &seen.Version, &seen.Text)
+		err := rows.Scan(&now, &key, &seen.Version, &seen.Void, &seen.Text)
 		byKey[key.String] = seen
 		return err
 	}, s.sql.read, keyList(names))
@@ -92,10 +93,10 @@ func (s *rowStore) Swap(ctx context.Context, changes []engine.Change) (list []en
 // swap makes one change. What is there instead is not read.
 func (s *rowStore) swap(ctx context.Context, c *engine.Change) (out engine.Outcome) {
 	kind := swapKind{ahead: c.Ahead, lazy: c.Lazy, wakes: len(c.Wake) > 0}
-	args := []any{keyOf(c.Name), c.Version, c.New, c.Before, c.Until, c.Below, c.Floor}
+	args := []any{keyOf(c.Name), c.Version, c.New, c.Before, c.Until, c.Stamp, c.Floor, c.Void, c.Free}
 	switch {
 	case c.Ahead != engine.Whole:
-		kind.adds, args[1] = c.Old == "", c.Old
+		kind.adds, args[1], args = c.Old == "", c.Old, args[:7]
 	case c.Version == 0:
 		kind.adds, args = true, append(args, c.Name)
 	}
@@ -311,12 +312,12 @@ const unflushed = "set_config('synchronous_commit', 'off', true) <> ''"
 const notify = `(SELECT count(pg_notify('{channel}_' || split_part(w, ' ', 1), split_part(w, ' ', 2))) FROM unnest({wake}::text::text[]) w)`
 
 // wholeText replaces the text of a row.
-const wholeText = `version = {next}, claims = {new}, until = $5::bigint
-	WHERE (t.version = $2::bigint OR $6::bigint > 0 AND t.until <= {now}) AND {valid}`
+const wholeText = `version = {next}, claims = {new}, until = $5::bigint, void = greatest(t.void, $8::bigint)
+	WHERE (t.version = $2::bigint OR $9::boolean AND t.until <= {now}) AND {valid}`
 
 // insertText makes a row, or replaces a text in which nothing lasts.
-const insertText = `INSERT INTO {t} AS t (k, name, version, until, claims)
-	SELECT $1::bytea, $8::text, n, $5::bigint, replace($3::text, E'\t', n::text) FROM (SELECT greatest({now}, $7::bigint) AS n) s
+const insertText = `INSERT INTO {t} AS t (k, name, version, until, void, claims)
+	SELECT $1::bytea, $10::text, n, $5::bigint, $8::bigint, replace($3::text, E'\t', n::text) FROM (SELECT greatest({now}, $7::bigint) AS n) s
 	WHERE ($4::bigint = 0 OR {now} < $4::bigint) AND {bounded} ON CONFLICT (k) DO UPDATE SET ` + wholeText
 
 // appendText adds a line.
@@ -354,9 +355,9 @@ func newRowStatements(table, channel string, bounds bool) *rowStatements {
 	fill := func(sql, ahead, wake string) string {
 		for _, by := range []*strings.Replacer{
 			strings.NewReplacer("{ahead}", ahead, "{new}", `replace($3::text, E'\t', {next}::text)`,
-				"{valid}", "($6::bigint = 0 OR t.version < $6::bigint) AND ($4::bigint = 0 OR {now} < $4::bigint) AND "+limit),
+				"{valid}", "($6::bigint = 0 OR t.void < $6::bigint) AND t.version < {max} AND ($4::bigint = 0 OR {now} < $4::bigint) AND "+limit),
 			strings.NewReplacer("{next}", "greatest(t.version + 1, {now}, $7::bigint)"),
-			strings.NewReplacer("{t}", table, "{now}", clock, "{channel}", channel, "{lazy}", unflushed, "{bounded}", limit, "{wake}", wake),
+			strings.NewReplacer("{t}", table, "{now}", clock, "{max}", decimal(claims.MaxNumber), "{channel}", channel, "{lazy}", unflushed, "{bounded}", limit, "{wake}", wake),
 		} {
 			sql = by.Replace(sql)
 		}
@@ -365,7 +366,7 @@ func newRowStatements(table, channel string, bounds bool) *rowStatements {
 	s := &rowStatements{
 		swap:  map[swapKind]string{},
 		edits: fill(editsText, "", ""),
-		read: fill(`SELECT n.now, encode(t.k, 'hex'), coalesce(t.version, 0), coalesce(t.claims, '')
+		read: fill(`SELECT n.now, encode(t.k, 'hex'), coalesce(t.version, 0), coalesce(t.void, 0), coalesce(t.claims, '')
 	FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`, "", ""),
 		names: fill(`SELECT name FROM {t} WHERE until > {now}
 	AND convert_to(name, 'UTF8') >= $1::bytea AND convert_to(name, 'UTF8') > $2::bytea ORDER BY convert_to(name, 'UTF8') LIMIT $3::integer`, "", ""),
@@ -389,8 +390,8 @@ func newRowStatements(table, channel string, bounds bool) *rowStatements {
 			}
 		}
 	}
-	add(swapKind{}, "UPDATE {t} t SET "+wholeText+" AND t.k = $1::bytea", "", "$8")
-	add(swapKind{adds: true}, insertText, "", "$9")
+	add(swapKind{}, "UPDATE {t} t SET "+wholeText+" AND t.k = $1::bytea", "", "$10")
+	add(swapKind{adds: true}, insertText, "", "$11")
 	for ahead, condition := range aheads("t.claims") {
 		add(swapKind{ahead: ahead, adds: true}, appendText, condition, "$8")
 	}

@@ -469,20 +469,20 @@ func TestLongReleasesWhileNobodyCanBeNotified(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_notify_queue_pages=64"}})
 	plain := pg.Database(t)
-	a := open(t, with(t, plain, "create", "true"))
-	mine, theirs, permit := request("lock"), request("lock"), request("permit")
+	a, b := open(t, with(t, plain, "create", "true")), open(t, plain)
+	mine, theirs, permit := request("lock"), queued(request("lock")), queued(request("permit"))
 	permit.Mode, permit.Limit = driver.Counted, 1
 	other := permit
 	other.Owner = driver.NewOwner()
 	take(t, a, mine)
 	take(t, a, permit)
-	watch(t, a, theirs)
-	watch(t, a, other)
+	held(t, b, theirs)
+	held(t, b, other)
 	fillQueue(t, plain)
 	release(t, a, mine)
-	take(t, a, theirs)
+	take(t, b, theirs)
 	release(t, a, permit)
-	take(t, a, other)
+	take(t, b, other)
 }
 
 // fillQueue makes notifications fail for the duration of the test.

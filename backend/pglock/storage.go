@@ -53,6 +53,7 @@ func rowTable(table string) *tableSpec {
 		{name: "name", kind: "text"},
 		{name: "version", kind: "bigint", note: "raised by every change; fences are 1024 times this"},
 		{name: "until", kind: "bigint", note: "µs since 1970: no claim lasts then"},
+		{name: "void", kind: "bigint", note: "changes with no greater stamp come too late"},
 		{name: "claims", kind: "text", note: "a line for each holder, and each place in the queue"},
 	}}
 }

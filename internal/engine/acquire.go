@@ -124,7 +124,7 @@ func (a *attempt) turn(ctx context.Context, misses int) error {
 // recall returns what is known of the lock; nil: it must be read.
 func (a *attempt) recall() *lock {
 	l := a.b.memory.recall(a.r.Name)
-	if a.own.below > 0 || a.b.memory.upper() == 0 {
+	if a.own.lost > 0 || a.b.memory.upper() == 0 {
 		return nil
 	}
 	woken := a.b.waiters.woken(a.r.Name, a.r.Owner)
@@ -161,7 +161,7 @@ func (a *attempt) decide(l *lock, misses int) (*Change, *lock, error) {
 	if d.Err != nil && !d.Own && (a.wrote || !sooner || misses > 0) || d.Err != nil && !held {
 		return nil, nil, d.Err // the life of other places is shortened by the next attempt
 	}
-	c := &Change{Name: a.r.Name, Version: l.version, Floor: a.own.below, Lazy: held}
+	c := &Change{Name: a.r.Name, Version: l.version, Void: a.own.lost, Lazy: held}
 	if d.Own {
 		c.Before = a.setTimes(l, next, had)
 	}
@@ -192,9 +192,9 @@ func (a *attempt) place(c *Change, l, next *lock, had *claims.Claim, held, soone
 	line := func() {
 		c.New, c.Until = next.line(own), own.Until/micro
 		if had != nil {
-			c.Old, c.Below = l.line(had), claims.MaxNumber
+			c.Old = l.line(had)
 		} else {
-			c.Below = a.below(l)
+			c.Stamp = a.stamp(l)
 		}
 	}
 	counted := a.r.Mode == driver.Counted
@@ -202,7 +202,7 @@ func (a *attempt) place(c *Change, l, next *lock, had *claims.Claim, held, soone
 	switch {
 	case had != nil && had.Holds():
 		c.Ahead = Anything
-	case a.own.below > 0 || counted:
+	case a.own.lost > 0 || counted:
 	case held && had == nil && own != nil: // the next attempt shortens the life of others
 		c.Ahead = Anything
 	case sooner && !a.wrote:
@@ -219,16 +219,12 @@ func (a *attempt) place(c *Change, l, next *lock, had *claims.Claim, held, soone
 		return
 	}
 	c.New, c.Until = next.text()
-	if len(next.Claims) == 1 && own != nil && a.own.below == 0 {
-		c.Below = a.below(l)
-	}
+	c.Stamp = a.stamp(l)
+	c.Free = len(next.Claims) == 1 && own != nil && a.own.lost == 0
 }
 
-// below bounds the versions that a change may replace which does not depend on one. What comes in a second from now finds another
-// version mostly, so a Release has seldom to raise it.
-func (a *attempt) below(l *lock) int64 {
-	return min(max(l.version, l.now, a.b.memory.upper())+time.Second.Microseconds(), claims.MaxNumber)
-}
+// stamp is what a Release makes void if there is no answer to the change.
+func (a *attempt) stamp(l *lock) int64 { return max(l.void+1, a.own.lost+1, a.b.memory.upper()) }
 
 // write makes a change. It returns the lock as it is then, and whether the owner holds.
 func (a *attempt) write(ctx context.Context, c *Change, next *lock) (l *lock, done bool, err error) {
@@ -243,7 +239,7 @@ func (a *attempt) write(ctx context.Context, c *Change, next *lock) (l *lock, do
 		return l, false, nil
 	}
 	own := l.Claim(a.r.Owner)
-	a.own.below, a.wrote = 0, true // a late write finds a greater version
+	a.own.lost, a.wrote = 0, true // what is late is void
 	a.b.memory.keep(a.r.Owner, l, own)
 	if own == nil || !own.Holds() {
 		return l, false, nil
@@ -261,14 +257,7 @@ func (a *attempt) failed(c *Change, err error) error {
 	if errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
 		return a.nothing(err)
 	}
-	below := a.own.below
-	switch {
-	case c.Ahead == Whole:
-		below = max(below, c.Below, c.Version+1)
-	case c.Old == "":
-		below = max(below, c.Below)
-	}
-	a.b.memory.lost(a.r.Owner, below, a.r.TTL)
+	a.b.memory.lost(a.r.Owner, max(c.Stamp, a.own.lost), a.r.TTL)
 	return err
 }
 

@@ -3,6 +3,8 @@ package engine
 import (
 	"strconv"
 	"strings"
+
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // Change replaces the text of a name, or a part of it.
@@ -12,9 +14,11 @@ type Change struct {
 	// Version is what the caller believes to be there; 0: nothing, or not known.
 	Version int64
 
-	// Below, if not 0, bounds the versions that the change may replace. With it a Whole change may replace another version than
-	// Version, if no claim in that lasts.
-	Below int64
+	// Stamp, if not 0, must be greater than the Void of what is there.
+	Stamp int64
+
+	// Void is the new Void, if it is the greater one.
+	Void int64
 
 	// Before, if not 0, is when the change becomes void.
 	Before int64
@@ -29,6 +33,7 @@ type Change struct {
 	Until    int64
 
 	Skip bool   // not made, without an error, if another transaction keeps the text locked; otherwise the store may wait a little
+	Free bool   // a Whole change may also replace another version than Version, if no claim in that lasts
 	Lazy bool   // a crash of the store may take the change back
 	Wake []Wake // whom it lets in, as far as the caller knows
 }
@@ -55,17 +60,18 @@ type Kept struct {
 	Version int64 // 0: nothing is kept
 	Text    string
 	Until   int64
+	Void    int64 // what is not stamped with more comes too late
 }
 
 // Apply returns what is kept after the change, as of now. false: it is not made. It is the specification of Store.Swap.
 func (c *Change) Apply(was Kept, now int64) (Kept, bool) {
-	if c.Before > 0 && now >= c.Before || c.Below > 0 && was.Version >= c.Below {
+	if c.Before > 0 && now >= c.Before || c.Stamp > 0 && c.Stamp <= was.Void || was.Version >= claims.MaxNumber {
 		return was, false
 	}
-	is := Kept{Version: max(was.Version+1, now, c.Floor)}
+	is := Kept{Version: max(was.Version+1, now, c.Floor), Void: max(was.Void, c.Void)}
 	text := strings.ReplaceAll(c.New, "\t", strconv.FormatInt(is.Version, 10))
 	if c.Ahead == Whole {
-		if was.Version != c.Version && (c.Below == 0 || was.Until > now) {
+		if was.Version != c.Version && (!c.Free || was.Until > now) {
 			return was, false
 		}
 		is.Text, is.Until = text, c.Until

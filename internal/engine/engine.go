@@ -9,8 +9,8 @@
 //  2. The end of an own hold counts from an upper bound of the store's clock: its last answer, and the time since that was
 //     asked. The end of another's hold counts from a clock that the store has told in the same call. So no hold is shorter
 //     than its TTL, and none is passed early.
-//  3. A write without an answer is answered by a write. A Release that finds nothing of its owner raises the version above all
-//     those that the lost write may replace (Change.Below, Floor). No timer decides.
+//  3. A write without an answer is answered by a write. What adds a claim is stamped, and a Release that finds nothing of its
+//     owner makes void all that has no greater stamp than the lost write (Change.Stamp, Void). No timer decides.
 //
 // A text has a line for each claim. What a holder or a waiter needs changes its own line only, whatever others make of theirs:
 // a renewal, a release, a place, a place that becomes a hold, a reader beside readers. The store checks what is ahead of the
@@ -62,6 +62,7 @@ type Store interface {
 type Seen struct {
 	Version int64 // 0: nothing is kept
 	Text    string
+	Void    int64
 	Now     int64 // when that was so
 }
 

@@ -25,7 +25,7 @@ type memory struct {
 type own struct {
 	claim claims.Claim // its hold or place as the store has it; no Owner: not known
 	limit int
-	below int64     // all versions that a write without an answer may replace are below that
+	lost  int64     // the greatest stamp of a write without an answer
 	until time.Time // it is of no use any more
 }
 
@@ -129,12 +129,12 @@ func (m *memory) keep(owner string, l *lock, c *claims.Claim) {
 }
 
 // lost remembers a write without an answer.
-func (m *memory) lost(owner string, below int64, ttl time.Duration) {
+func (m *memory) lost(owner string, stamp int64, ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := own{below: below}
+	o := own{lost: stamp}
 	if was := m.own[owner]; was != nil {
-		o.below = max(was.below, below)
+		o.lost = max(was.lost, stamp)
 	}
 	o.until = time.Now().Add(2*ttl + time.Minute) // the core asks no longer
 	m.put(owner, o)

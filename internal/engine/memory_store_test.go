@@ -54,7 +54,7 @@ func (c *conn) Read(ctx context.Context, names []string) (list []Seen, err error
 	now := c.clock()
 	for _, name := range names {
 		k := c.kept[name]
-		list = append(list, Seen{Version: k.Version, Text: k.Text, Now: c.tell(now)})
+		list = append(list, Seen{Version: k.Version, Text: k.Text, Void: k.Void, Now: c.tell(now)})
 	}
 	return list, c.usable(ctx)
 }
@@ -86,7 +86,7 @@ func (c *conn) apply(ctx context.Context, changes []Change) (list []Outcome) {
 		}
 		now, was := c.clock(), c.kept[ch.Name]
 		is, done := ch.Apply(was, now)
-		out := Outcome{Done: done, Other: done && ch.Ahead != Whole && was.Version != ch.Version, Seen: Seen{Version: is.Version, Now: c.tell(now)}}
+		out := Outcome{Done: done, Other: done && ch.Ahead != Whole && was.Version != ch.Version, Seen: Seen{Version: is.Version, Void: is.Void, Now: c.tell(now)}}
 		if done {
 			c.kept[ch.Name] = is
 			c.wake(ch.Wake)

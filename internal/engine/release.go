@@ -30,7 +30,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 			if l, err = b.read(ctx, h.Name); err != nil {
 				return driver.Unsent(err)
 			}
-			if c = b.end(h, l, own{below: o.below}); c == nil {
+			if c = b.end(h, l, own{lost: o.lost}); c == nil {
 				b.memory.remember(h.Name, l)
 				b.memory.keep(h.Owner, l, nil)
 				return driver.ErrLost
@@ -50,7 +50,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	return driver.Unsent(errBusy)
 }
 
-// end returns what ends an owner's claim, or raises the version above all that a lost write may replace; nil: there is nothing to end.
+// end returns what ends an owner's claim, or makes void what was lost; nil: there is nothing to end.
 func (b *Backend) end(h driver.Hold, l *lock, o own) *Change {
 	c := &Change{Name: h.Name, Ahead: Anything, Lazy: true}
 	claim := &o.claim
@@ -71,10 +71,10 @@ func (b *Backend) end(h driver.Hold, l *lock, o own) *Change {
 		c.Old, c.Before = limit.line(claim), claim.Until/micro
 		return c
 	}
-	if l == nil || !l.fresh || o.below <= l.version {
+	if l == nil || !l.fresh || o.lost <= l.void {
 		return nil
 	}
-	c = &Change{Name: h.Name, Version: l.version, Floor: o.below}
+	c = &Change{Name: h.Name, Version: l.version, Void: o.lost}
 	c.New, c.Until = l.text()
 	return c
 }

@@ -138,7 +138,7 @@ var rules = []struct {
 		}
 		return nil
 	}},
-	{"a place that was lost does not come after its release", func(s *scene) { s.mutate = func(c *Change) { c.Floor = 0 } }, func(ctx context.Context, s *scene) error {
+	{"a place that was lost does not come after its release", func(s *scene) { s.mutate = func(c *Change) { c.Void = 0 } }, func(ctx context.Context, s *scene) error {
 		a, b, r, w := s.client(), s.client(), request(driver.Exclusive), queued(request(driver.Exclusive))
 		_, err := a.Acquire(ctx, r)
 		_, refused := b.Acquire(ctx, request(driver.Exclusive)) // b knows the lock
@@ -151,7 +151,7 @@ var rules = []struct {
 		}
 		return err
 	}},
-	{"a grant that was lost does not come after its release", func(s *scene) { s.mutate = func(c *Change) { c.Floor = 0 } }, func(ctx context.Context, s *scene) error {
+	{"a grant that was lost does not come after its release", func(s *scene) { s.mutate = func(c *Change) { c.Void = 0 } }, func(ctx context.Context, s *scene) error {
 		a, b, r := s.client(), s.client(), request(driver.Exclusive)
 		_, err := a.Acquire(ctx, r)
 		err = errors.Join(err, a.Release(ctx, r.Hold))
@@ -167,7 +167,7 @@ var rules = []struct {
 		}
 		return err
 	}},
-	{"an attempt that is repeated makes one claim", func(s *scene) { s.mutate = func(c *Change) { c.Floor = 0 } }, func(ctx context.Context, s *scene) error {
+	{"an attempt that is repeated makes one claim", func(s *scene) { s.mutate = func(c *Change) { c.Void = 0 } }, func(ctx context.Context, s *scene) error {
 		a, b, r, w := s.client(), s.client(), request(driver.Exclusive), queued(request(driver.Exclusive))
 		_, err := a.Acquire(ctx, r)
 		_, _ = b.Acquire(ctx, request(driver.Exclusive))

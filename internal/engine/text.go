@@ -22,6 +22,7 @@ func wholeMicros(d time.Duration) time.Duration {
 type lock struct {
 	claims.Lock
 	version int64
+	void    int64
 	now     int64          // when it was so
 	fresh   bool           // that is since the call began
 	dead    bool           // the text also has claims that have ended
@@ -94,7 +95,7 @@ func (l *lock) parse(line string, whole bool) error {
 
 // see decodes what a call has seen, without the claims that have ended by then.
 func see(seen Seen) (*lock, error) {
-	l := &lock{version: seen.Version, now: seen.Now, fresh: true}
+	l := &lock{version: seen.Version, void: seen.Void, now: seen.Now, fresh: true}
 	l.Number = seen.Version
 	for i, line := range strings.Split(seen.Text, "\n") {
 		if i == 0 && line == "" {
@@ -154,6 +155,7 @@ func (l *lock) became(out Outcome, owner string) (*lock, error) {
 		c.Fence = out.Seen.Version << claims.SpanBits
 	}
 	l.version, l.Number, l.now, l.fresh, l.sooner = out.Seen.Version, out.Seen.Version, out.Seen.Now, true, nil
+	l.void = max(l.void, out.Seen.Void)
 	l.expire()
 	l.Sort()
 	return l, nil
