@@ -16,7 +16,7 @@ CONSTANTS
 
 VARIABLES
     clock,    \* of the store
-    store,    \* the version, and the claim that the text has
+    store,    \* the version, the claim that the text has, and the stamp that changes must exceed
     net,      \* changes on their way
     clients,  \* what each client knows
     over,     \* owners of whom a Release has said that they have nothing any more
@@ -28,10 +28,10 @@ None == [owner |-> <<"nobody", 0>>, until |-> 0]
 
 (* own: the own claim as the store has it, as far as the client knows. version, claim: what it has read *)
 (* last, and over: whether that claim had ended. ahead: by how much the bound of the store's clock may  *)
-(* be too great: the time from before the call that told it. below: a take without an answer replaces   *)
-(* only versions below that. call: when the call began that waits for an answer, or -1.                 *)
+(* be too great: the time from before the call that told it. void: of what it has read last. lost: the   *)
+(* stamp of a take without an answer. call: when the call began that waits for an answer, or -1.         *)
 Idle == [state |-> "idle", try |-> 0, own |-> None, trust |-> 0, version |-> -1, claim |-> None, over |-> FALSE,
-         ahead |-> 0, told |-> 0, below |-> 0, call |-> -1]
+         ahead |-> 0, told |-> 0, void |-> 0, lost |-> 0, call |-> -1]
 
 Max(a, b) == IF a > b THEN a ELSE b
 
@@ -52,11 +52,11 @@ Whole(m) == m.old = None
 
 Makes(m) ==
     /\ m.before = 0 \/ clock < m.before \/ Mutant = "no-before"
-    /\ m.below = 0 \/ store.version < m.below
-    /\ IF Whole(m) THEN store.version = m.version \/ (m.below > 0 /\ store.claim.until <= clock)
+    /\ m.stamp = 0 \/ m.stamp > store.void
+    /\ IF Whole(m) THEN store.version = m.version \/ (m.stamp > 0 /\ store.claim.until <= clock)
        ELSE store.claim = m.old
 
-After(m) == [version |-> Max(store.version + 1, m.floor), claim |-> m.new]
+After(m) == [version |-> store.version + 1, claim |-> m.new, void |-> Max(store.void, m.void)]
 
 (***************************************************************************************************)
 (* Clients                                                                                         *)
@@ -73,7 +73,7 @@ Reading(c) == clients[c].call >= 0 /\ ~\E m \in net : m.from = c /\ m.live
 Read(c) ==
     /\ Reading(c)
     /\ clients' = [clients EXCEPT ![c] = [Told(@) EXCEPT !.version = store.version, !.claim = store.claim,
-                       !.over = store.claim.until <= clock]]
+                       !.void = store.void, !.over = store.claim.until <= clock]]
     /\ UNCHANGED <<clock, store, net, over, began>>
 
 Send(c, me, change) ==
@@ -82,19 +82,21 @@ Send(c, me, change) ==
     /\ clients' = [clients EXCEPT ![c] = [me EXCEPT !.call = clock]]
     /\ UNCHANGED <<clock, store, over, began>>
 
-Change(kind, version, below, before, floor, old, new) ==
-    [kind |-> kind, from |-> "", live |-> TRUE, version |-> version, below |-> below, before |-> before,
-     floor |-> floor, old |-> old, new |-> new]
+Change(kind, version, stamp, before, void, old, new) ==
+    [kind |-> kind, from |-> "", live |-> TRUE, version |-> version, stamp |-> stamp, before |-> before,
+     void |-> void, old |-> old, new |-> new]
+
+Stamp(me) == Max(me.void + 1, Bound(me))
 
 (* Another's hold is over by a clock that the store has told. What it wrote last may have changed by   *)
-(* then: the change also replaces a version that is a little greater, if nothing lasts in it.          *)
+(* then: the change also replaces another version, if nothing lasts in it.                             *)
 Take(c) ==
     LET me == clients[c]
         new == [owner |-> Owner(c), until |-> Bound(me) + TTL]
     IN
     /\ Quiet(c) /\ me.state = "ask" /\ me.version >= 0
     /\ me.over
-    /\ Send(c, me, Change("take", me.version, me.version + 2, new.until, 0, None, new))
+    /\ Send(c, me, Change("take", me.version, Stamp(me), new.until, 0, None, new))
 
 (* A client that has held a lock knows its version, and asks nothing first. *)
 TakeBlindly(c) ==
@@ -102,7 +104,7 @@ TakeBlindly(c) ==
     /\ Quiet(c) /\ me.state = "idle" /\ me.version >= 0 /\ me.try < Tries
     /\ Send(c, [me EXCEPT !.state = "ask", !.try = @ + 1],
             LET new == [owner |-> <<c, me.try + 1>>, until |-> Bound(me) + TTL]
-            IN Change("take", me.version, me.version + 2, new.until, 0, None, new))
+            IN Change("take", me.version, Stamp(me), new.until, 0, None, new))
 
 Renew(c) ==
     LET me == clients[c]
@@ -114,20 +116,20 @@ Renew(c) ==
 End(c) ==
     /\ Quiet(c)
     /\ \/ clients[c].state = "hold"
-       \/ clients[c].state = "ask" /\ clients[c].below > 0
+       \/ clients[c].state = "ask" /\ clients[c].lost > 0
     /\ clients' = [clients EXCEPT ![c] = [@ EXCEPT !.state = "end", !.trust = 0, !.version = -1]]
     /\ UNCHANGED <<clock, store, net, over, began>>
 
-(* The claim is removed. If there is none, the third rule: the version is raised above all that a lost *)
-(* take may replace. *)
+(* The claim is removed. If there is none, the third rule: what has no greater stamp than the lost     *)
+(* take is made void.                                                                                  *)
 Release(c) ==
     LET me == clients[c]
         lasts == me.claim.owner = Owner(c) /\ ~me.over
     IN
     /\ Quiet(c) /\ me.state = "end" /\ me.version >= 0
     /\ IF lasts THEN Send(c, me, Change("free", 0, 0, me.claim.until, 0, me.claim, None))
-       ELSE IF me.below > me.version /\ Mutant # "lost-write-by-timer"
-       THEN Send(c, me, Change("raise", me.version, 0, 0, me.below, None, me.claim))
+       ELSE IF me.lost > me.void /\ Mutant # "lost-write-by-timer"
+       THEN Send(c, me, Change("raise", me.version, 0, 0, me.lost, None, me.claim))
        ELSE /\ over' = over \cup {Owner(c)}
             /\ clients' = [clients EXCEPT ![c] = [Idle EXCEPT !.try = me.try]]
             /\ UNCHANGED <<clock, store, net, began>>
@@ -138,7 +140,7 @@ Abandon(c) ==
     /\ me.call >= 0 /\ ~Reading(c)
     /\ net' = {IF m.from = c THEN [m EXCEPT !.live = FALSE] ELSE m : m \in net}
     /\ clients' = [clients EXCEPT ![c] = [@ EXCEPT !.call = -1, !.version = -1,
-           !.below = LET takes == {m.below : m \in {n \in net : n.from = c /\ n.live /\ n.kind = "take"}}
+           !.lost = LET takes == {m.stamp : m \in {n \in net : n.from = c /\ n.live /\ n.kind = "take"}}
                      IN IF takes = {} THEN @ ELSE Max(@, CHOOSE b \in takes : TRUE),
            !.state = IF \E m \in net : m.from = c /\ m.live /\ m.kind \in {"take", "renew"} THEN "end" ELSE @,
            !.trust = IF \E m \in net : m.from = c /\ m.live /\ m.kind = "renew" THEN 0 ELSE @]]
@@ -149,12 +151,13 @@ Abandon(c) ==
 (***************************************************************************************************)
 Answered(c, m, done, is) ==
     LET me == clients[c]
-        told == [Told(me) EXCEPT !.version = is.version, !.claim = is.claim, !.over = is.claim.until <= clock]
+        told == [Told(me) EXCEPT !.version = is.version, !.claim = is.claim, !.void = is.void,
+                            !.over = is.claim.until <= clock]
     IN CASE done /\ m.kind \in {"take", "renew"} ->
-                [Told(me) EXCEPT !.state = "hold", !.own = m.new, !.trust = me.call + TTL, !.below = 0,
-                                 !.version = -1, !.claim = None, !.over = FALSE]
-         [] done /\ m.kind = "free" -> [Idle EXCEPT !.try = me.try, !.version = is.version, !.ahead = told.ahead, !.told = told.told]
-         [] done /\ m.kind = "raise" -> [told EXCEPT !.below = 0]
+                [Told(me) EXCEPT !.state = "hold", !.own = m.new, !.trust = me.call + TTL, !.lost = 0,
+                                 !.version = -1, !.claim = None, !.void = 0, !.over = FALSE]
+         [] done /\ m.kind = "free" -> [Idle EXCEPT !.try = me.try, !.version = is.version, !.void = is.void, !.ahead = told.ahead, !.told = told.told]
+         [] done /\ m.kind = "raise" -> [told EXCEPT !.lost = 0]
          [] ~done /\ m.kind = "renew" -> [Told(me) EXCEPT !.state = "end", !.trust = 0]
          [] OTHER -> told
 
@@ -163,7 +166,7 @@ Useful(changes, is, now) ==
     {m \in changes :
         \/ m.live
         \/ /\ m.before = 0 \/ now < m.before \/ Mutant = "no-before"
-           /\ m.below = 0 \/ is.version < m.below
+           /\ m.stamp = 0 \/ m.stamp > is.void
            /\ Whole(m) \/ is.claim = m.old}
 
 Arrive(m) ==
@@ -192,7 +195,7 @@ Tick ==
 
 Init ==
     /\ clock = 1
-    /\ store = [version |-> 0, claim |-> None]
+    /\ store = [version |-> 0, claim |-> None, void |-> 0]
     /\ net = {}
     /\ clients = [c \in Clients |-> Idle]
     /\ over = {}
