@@ -42,7 +42,7 @@ var scenarios = []scenario{
 	{name: "large: queue", spec: "Queue", large: true,
 		constants: map[string]string{"Processes": `{"p", "q", "r", "s"}`, "MaxDead": "2", "TTL": "8"}},
 	{name: "large: plain", spec: "Plain", large: true, constants: map[string]string{"MaxFence": "4", "MaxBreaks": "2"}},
-	{name: "large: engine", spec: "Engine", large: true, constants: map[string]string{"TTL": "2", "MaxClock": "4"}},
+	{name: "large: engine", spec: "Engine", large: true, constants: map[string]string{"TTL": "2", "MaxClock": "3"}},
 	{name: "large: record", spec: "Record", large: true, constants: map[string]string{"TTL": "2", "Repeats": "TRUE"}},
 }
 
