@@ -12,7 +12,7 @@ import (
 )
 
 // maxBatch is how many locks one Read or Swap is about. Their texts are locked for some ms.
-const maxBatch = 256
+const maxBatch = 512
 
 // parallel is how many batches of one call are under way at once.
 const parallel = 2
