@@ -57,6 +57,9 @@ func (s *uncontended) Acquire(ctx context.Context, r driver.Request) (driver.Gra
 	if apart == nil {
 		g, apart = s.acquireContended(ctx, r)
 	}
+	if taken.Outcome == plain.NoFence && apart != nil && !errors.Is(apart, driver.ErrHeld) {
+		g.TTL = r.TTL // whatever the script says, Take has taken it
+	}
 	holder := redisconn.Text(taken.Value.Reply)
 	_, _, shared := layouts.Shared(holder)
 	switch own := plain.OwnedBy(holder, r.Owner); {
@@ -67,9 +70,6 @@ func (s *uncontended) Acquire(ctx context.Context, r driver.Request) (driver.Gra
 		id, err := s.commands.Again(ctx, r, func(h driver.Hold) error { return s.Renew(ctx, []driver.Hold{h})[0] })
 		if err == nil && layouts.InMillisecond(id) {
 			return s.layout.Grant(r, id)
-		}
-		if taken.Outcome == plain.NoFence {
-			g.TTL = r.TTL
 		}
 	}
 	return g, apart

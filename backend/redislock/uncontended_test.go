@@ -394,3 +394,22 @@ func TestReleaseByDelex(t *testing.T) {
 	}
 	acquire(t, b, request(r.Name, driver.Exclusive))
 }
+
+// A lock that was taken without a fence, since the counter is missing, is no refusal if the script that makes the counter is refused:
+// the core releases it, as soon as it can.
+func TestNoFenceAndNoScript(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	must.Get(srv.Do("ACL", "SETUSER", "some", "on", ">x", "~*", "&*", "+@all"))(t)
+	b := openAt(t, "redis://some:x@"+srv.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	must.Get(srv.Do("FLUSHALL"))(t)
+	must.Get(srv.Do("ACL", "SETUSER", "some", "-evalsha", "-eval"))(t)
+	r := request("", driver.Exclusive)
+	if g, err := b.Acquire(t.Context(), r); err == nil || errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
+		t.Fatalf("%+v, %v; want an unknown outcome", g, err)
+	}
+	must.Get(srv.Do("ACL", "SETUSER", "some", "+@all"))(t)
+	release(t, b, r)
+	acquire(t, b, request(r.Name, driver.Exclusive))
+}
