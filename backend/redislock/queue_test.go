@@ -397,3 +397,25 @@ func TestJavaWaiterIsTakenOut(t *testing.T) {
 	signalled(t, watch)
 	acquire(t, b, w)
 }
+
+// An Owner that has a place, of an attempt without an answer, may take the lock beside the queue, without an answer too. Its release ends
+// both.
+func TestReleaseEndsThePlaceToo(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write} {
+		b, c := stringOf(t)
+		holder, waiter := request("", mode), driver.Request{}
+		acquire(t, b, holder)
+		waiter = request(holder.Name, mode)
+		waiter.Queue = true
+		refused(t, b, waiter, driver.ErrHeld)
+		must.OK(t, c.Del(t.Context(), holder.Name).Err())
+		note := waiter.Owner + "  -1000"
+		must.OK(t, c.Set(t.Context(), holder.Name, note, time.Minute).Err())
+		release(t, b, waiter)
+		if waiters := must.Get(b.Inspect(t.Context(), holder.Name))(t).Waiters; len(waiters) > 0 {
+			t.Errorf("%v: a released Owner has a place: %+v", mode, waiters)
+		}
+		acquire(t, b, request(holder.Name, mode))
+	}
+}

@@ -1,5 +1,10 @@
 -- There is a queue, or nothing was held alone.
 if held then
+  for _, who in ipairs({ARGV[1], ARGV[1] .. 'w'}) do -- who had a place, and took the lock beside the queue, without knowing
+    if redis.pcall('ZREM', tickets, who) == 1 then
+      redis.pcall('LREM', queue, 1, who)
+    end
+  end
   wake(ARGV[2])
   return 1
 end
