@@ -8,6 +8,7 @@ require (
 	github.com/distlock/distlock/backend/all v0.0.0
 	github.com/distlock/distlock/backend/mysqllock v0.0.0
 	github.com/distlock/distlock/backend/pglock v0.0.0
+	github.com/distlock/distlock/backend/redislock v0.0.0
 	github.com/distlock/distlock/server v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.12.0
@@ -38,7 +39,6 @@ require (
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/distlock/distlock/backend/etcdlock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/kubelock v0.0.0 // indirect
-	github.com/distlock/distlock/backend/redislock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/s3lock v0.0.0 // indirect
 	github.com/distlock/distlock/backend/sqlitelock v0.0.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
