@@ -122,6 +122,7 @@ func TestNoReplacements(t *testing.T) {
 // users are modules that a user of a backend may have already, at versions some years old.
 var users = map[string]string{
 	"github.com/redis/go-redis/v9":        "v9.7.0",
+	"github.com/redis/rueidis":            "v1.0.45",
 	"github.com/aws/aws-sdk-go-v2/config": "v1.27.0",
 	"github.com/go-sql-driver/mysql":      "v1.8.1",
 	"github.com/jackc/pgx/v5":             "v5.5.5",
