@@ -17,7 +17,7 @@ func TestParametersAreDocumented(t *testing.T) {
 	pages := map[string]string{
 		"redis": "redis", "rediss": "redis", "redis+unix": "redis", "redis+sentinel": "redis", "redis+cluster": "redis", "etcd": "etcd", "etcds": "etcd",
 		"zk": "zookeeper", "zks": "zookeeper", "mysql": "mysql", "http": "http", "https": "http", "http+unix": "http",
-		"s3": "s3", "kube": "kubernetes", "sqlite": "sqlite",
+		"s3": "s3", "kube": "kubernetes", "sqlite": "sqlite", "quorum": "redis",
 	}
 	shared := string(must.Get(os.ReadFile(docs + "README.md"))(t))
 	for scheme, page := range pages {
@@ -40,9 +40,6 @@ func TestParametersAreDocumented(t *testing.T) {
 			continue
 		}
 		for _, parameter := range strings.Split(known[1], ", ") {
-			if parameter == "detached" {
-				continue // etcd's of former versions, which an error explains
-			}
 			if !regexp.MustCompile("[`?&(]" + parameter + "[`=]").MatchString(text) {
 				t.Errorf("%s://: %s is neither in docs/backends/%s.md nor in docs/README.md", scheme, parameter, page)
 			}
