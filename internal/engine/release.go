@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -105,30 +103,4 @@ func (b *Backend) ended(ctx context.Context, h driver.Hold, c *Change, l **lock,
 		return true, driver.Unsent(err)
 	}
 	return false, nil
-}
-
-// others returns those who wait at other backends.
-func (b *Backend) others(list []Wake) []Wake {
-	return slices.DeleteFunc(list, func(w Wake) bool { return w.Address == b.address || w.Address == "" })
-}
-
-// wakeTimeout bounds what nobody waits for.
-const wakeTimeout = 2 * time.Second
-
-// wake wakes all that a change let in, of whom the store has woken some already.
-func (b *Backend) wake(ctx context.Context, name string, told []Wake, l *lock) {
-	all := l.wakes(name)
-	for _, w := range all {
-		if w.Address == b.address {
-			b.waiters.wake(EndOf(w.Owner))
-		}
-	}
-	b.waiters.saw(name, l)
-	left := slices.DeleteFunc(b.others(all), func(w Wake) bool { return slices.Contains(told, w) })
-	if len(left) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
-	defer cancel()
-	b.store.Wake(ctx, left)
 }

@@ -11,9 +11,6 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// maxBatch is how many locks one Read or Swap is about. Their texts are locked for some ms.
-const maxBatch = 512
-
 // parallel is how many batches of one call are under way at once.
 const parallel = 2
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -159,37 +158,4 @@ func (l *lock) became(out Outcome, owner string) (*lock, error) {
 	l.expire()
 	l.Sort()
 	return l, nil
-}
-
-// read reads a lock.
-func (b *Backend) read(ctx context.Context, name string) (*lock, error) {
-	list, err := b.readAll(ctx, []string{name})
-	if err != nil {
-		return nil, err
-	}
-	return see(list[0])
-}
-
-// readAll reads what the store has, at most maxBatch names at a time.
-func (b *Backend) readAll(ctx context.Context, names []string) (all []Seen, err error) {
-	for part := range slices.Chunk(names, maxBatch) {
-		if err := b.usable(ctx); err != nil {
-			return nil, err
-		}
-		asked := time.Now()
-		list, err := b.store.Read(ctx, part)
-		if err != nil {
-			return nil, err
-		}
-		b.memory.told(list[0].Now, asked)
-		all = append(all, list...)
-	}
-	return all, nil
-}
-
-// swap makes one change, and remembers the clock. jumped: a hold that the change makes last may be shorter than its TTL.
-func (b *Backend) swap(ctx context.Context, c Change) (out Outcome, jumped bool) {
-	asked := time.Now()
-	out = b.store.Swap(ctx, []Change{c})[0]
-	return out, b.memory.told(out.Seen.Now, asked)
 }

@@ -1,11 +1,59 @@
 package engine
 
 import (
+	"context"
 	"strconv"
 	"strings"
 
 	"github.com/distlock/distlock/internal/claims"
 )
+
+// Store keeps one text for each name. Its methods are safe for concurrent use, and return when ctx ends. Times are µs since
+// 1970 by the store's clock. An error is one of package driver, or means an unknown outcome.
+type Store interface {
+	// Read returns what is kept under each name, in their order.
+	Read(ctx context.Context, names []string) ([]Seen, error)
+
+	// Swap makes each change that Change.Apply would make, by itself, and wakes those that the change names. Several changes
+	// have different names, and replace what they find ahead of anything, and wake nobody.
+	Swap(ctx context.Context, changes []Change) []Outcome
+
+	// Wake wakes waiters. One that is not woken comes late.
+	Wake(ctx context.Context, list []Wake)
+
+	// Names returns up to limit names after one, in a fixed order, those with the prefix first. Each that has a claim which
+	// lasts is among them.
+	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
+
+	// Listen returns once heard is called for all that is woken at the address from now on: with the end of an owner (EndOf),
+	// or with "" if something may have been missed. It is called for each waiter, and so is stop. After an error waiters poll.
+	Listen(ctx context.Context, address string, heard func(end string)) (stop func(), err error)
+
+	// Close ends connections and goroutines. Later calls fail.
+	Close() error
+}
+
+// Seen is what a name has.
+type Seen struct {
+	Version int64 // 0: nothing is kept
+	Text    string
+	Void    int64
+	Now     int64 // when that was so
+}
+
+// Wake is a waiter to be woken.
+type Wake struct{ Name, Owner, Address string }
+
+// EndOf returns the end of an owner, by which it is woken: whoever hears that can't release its hold.
+func EndOf(owner string) string { return owner[max(0, len(owner)-8):] }
+
+// Outcome is the answer to a change.
+type Outcome struct {
+	Done  bool
+	Other bool // an edit that is Done may have replaced another version than Change.Version
+	Seen  Seen // what is there now. If the change is Done, it has a text with Other only, and if it is the only change of a Swap
+	Err   error
+}
 
 // Change replaces the text of a name, or a part of it.
 type Change struct {
