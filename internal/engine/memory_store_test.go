@@ -128,13 +128,13 @@ func (c *conn) Names(_ context.Context, prefix, after string, limit int) (names 
 	return names[:min(len(names), limit)], nil
 }
 
-func (c *conn) Listen(_ context.Context, w Waiter, heard func(end string)) (stop func(), err error) {
+func (c *conn) Listen(_ context.Context, address string, heard func(end string)) (stop func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.silent {
 		return nil, driver.ErrSkip
 	}
-	c.address, c.heard = w.Address, heard
+	c.address, c.heard = address, heard
 	c.conns[c] = struct{}{}
 	return func() {}, nil
 }

@@ -25,9 +25,9 @@ type Store interface {
 	// lasts is among them.
 	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
 
-	// Listen returns once heard is called for all that wakes the waiter from now on: with the end of an owner (EndOf), or with
-	// "" if something may have been missed. It is called for each waiter, and so is stop. After an error waiters poll.
-	Listen(ctx context.Context, w Waiter, heard func(end string)) (stop func(), err error)
+	// Listen returns once heard is called for all that is woken at the address from now on: with the end of an owner (EndOf),
+	// or with "" if something may have been missed. It is called for each waiter, and so is stop. After an error waiters poll.
+	Listen(ctx context.Context, address string, heard func(end string)) (stop func(), err error)
 
 	// Close ends connections and goroutines. Later calls fail.
 	Close() error
@@ -41,11 +41,8 @@ type Seen struct {
 	Now     int64 // when that was so
 }
 
-// Waiter is an owner that waits at a backend with the address.
-type Waiter struct{ Name, Owner, Address string }
-
 // Wake is a waiter to be woken.
-type Wake Waiter
+type Wake struct{ Name, Owner, Address string }
 
 // EndOf returns the end of an owner, by which it is woken: whoever hears that can't release its hold.
 func EndOf(owner string) string { return owner[max(0, len(owner)-8):] }

@@ -25,7 +25,7 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	w := &waiter{request: r, ready: wait.NewSignal(), polls: true, told: -1}
 	stop := func() {}
 	if r.Queue {
-		s, err := b.store.Listen(ctx, Waiter{r.Name, r.Owner, b.address}, b.waiters.wake)
+		s, err := b.store.Listen(ctx, b.address, b.waiters.wake)
 		if errors.Is(err, driver.ErrClosed) || err != nil && ctx.Err() != nil {
 			return driver.Watch{}, err
 		}
