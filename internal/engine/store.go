@@ -33,7 +33,7 @@ type Store interface {
 	Close() error
 }
 
-// Seen is what a name has.
+// Seen is what the store keeps under a name.
 type Seen struct {
 	Version int64 // 0: nothing is kept
 	Text    string
@@ -44,7 +44,7 @@ type Seen struct {
 // Wake is a waiter to be woken.
 type Wake struct{ Name, Owner, Address string }
 
-// EndOf returns the end of an owner, by which it is woken: whoever hears that can't release its hold.
+// EndOf returns the end of an owner, by which the owner is woken. A listener that hears only the end can't release the hold.
 func EndOf(owner string) string { return owner[max(0, len(owner)-8):] }
 
 // Outcome is the answer to a change.

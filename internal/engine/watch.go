@@ -188,7 +188,7 @@ func (ws *waiters) saw(name string, l *lock) (any bool) {
 	return any
 }
 
-// others returns those who wait at other backends.
+// others returns the waiters of other backends.
 func (b *Backend) others(list []Wake) []Wake {
 	return slices.DeleteFunc(list, func(w Wake) bool { return w.Address == b.address || w.Address == "" })
 }
