@@ -76,7 +76,7 @@ func (m *multiplexer) send(ctx context.Context, x *request) error {
 		return unwritten(ErrClientClosed)
 	}
 	m.queue = append(m.queue, x)
-	switch c := m.usable(); {
+	switch c := m.current; {
 	case c == nil:
 		if m.dialing == 0 {
 			m.dial()
@@ -93,15 +93,6 @@ func (m *multiplexer) send(ctx context.Context, x *request) error {
 	}
 	m.mu.Unlock()
 	return m.await(ctx, x)
-}
-
-// usable returns the connection for new requests; nil if there is none. The mutex is held, as below.
-func (m *multiplexer) usable() *pipe {
-	if c := m.current; c != nil && c.isIdle() && !c.writing && c.admitted && c.peek.closed() {
-		c.Close()
-		m.current = nil
-	}
-	return m.current
 }
 
 // await waits for the end of x, or takes it back.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -75,6 +76,48 @@ func TestIdleConnectionsThatHaveEnded(t *testing.T) {
 			p.Cut()
 		}
 	})
+}
+
+// heldWrites is a connection whose writes return once release is closed, though the server has got them before.
+type heldWrites struct {
+	*net.TCPConn
+	release chan struct{}
+}
+
+func (c heldWrites) Write(b []byte) (int, error) {
+	n, err := c.TCPConn.Write(b)
+	<-c.release
+	return n, err
+}
+
+// Nor is it used by a goroutine that has written, and is late to see that all is answered.
+func TestIdleConnectionThatEndsBesideItsWriter(t *testing.T) {
+	p := faultproxy.New(t, testserver.Redis(t).Addr())
+	release, dials := make(chan struct{}), 0
+	s := NewServer(Options{Addr: p.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if dials++; err != nil || dials > 1 {
+			return conn, err
+		}
+		return heldWrites{conn.(*net.TCPConn), release}, nil
+	}}).(*server)
+	defer s.Close()
+	_, err := s.Do(t.Context(), []string{"PING"})
+	must.OK(t, err)
+	p.Cut()
+	a := make(call, 1)
+	go func() {
+		reply, err := s.Do(t.Context(), []string{"PING"})
+		a <- Answer{reply, err}
+	}()
+	for queued := 0; queued == 0; {
+		s.mux.mu.Lock()
+		queued = len(s.mux.queue)
+		s.mux.mu.Unlock()
+		runtime.Gosched()
+	}
+	close(release)
+	a.is(t, "PONG")
 }
 
 // A caller that is alone gives a slow answer to another goroutine to read. With TLS a read ends in the middle of that too.

@@ -3,6 +3,7 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"time"
 )
@@ -11,8 +12,7 @@ import (
 // quicker than to be woken by another goroutine. The mutex is held at first, and not at the end.
 func (m *multiplexer) sendAlone(ctx context.Context, c *pipe, x *request) error {
 	c.reading, c.writing = true, true
-	m.take(c, aloneBytes)
-	works := m.writeOut(c)
+	works := m.take(c, aloneBytes) && m.writeOut(c)
 	m.endWriting(c)
 	m.mu.Unlock()
 	if !works {
@@ -90,12 +90,17 @@ func (m *multiplexer) writeBatch(c *pipe, owed int) bool {
 	return m.writeOut(c)
 }
 
-// take moves requests from the queue into a batch, until so many bytes are owed. It reports whether there are any.
+// take moves requests from the queue into a batch, until so many bytes are owed. It reports whether there are any. An idle connection
+// that the server has ended takes none: they go to another.
 func (m *multiplexer) take(c *pipe, owed int) bool {
 	if c.broken != nil || c != m.current || len(m.queue) == 0 || !c.takes() {
 		return false
 	}
 	if c.owed == 0 {
+		if c.admitted && c.peek.closed() {
+			m.fail(c, net.ErrClosed)
+			return false
+		}
 		c.silent = time.Now()
 	}
 	c.out, c.batch = c.out[:0], 0
