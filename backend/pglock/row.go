@@ -181,11 +181,11 @@ func (s *rowStore) Names(ctx context.Context, prefix, after string, limit int) (
 	return names, err
 }
 
-func (s *rowStore) Listen(ctx context.Context, address string, heard func(end string)) (stop func(), err error) {
-	if s.listener == nil {
+func (s *rowStore) Listen(ctx context.Context, w engine.Waiter, heard func(end string)) (stop func(), err error) {
+	if s.listener == nil || !w.Queue {
 		return nil, driver.ErrSkip
 	}
-	return s.listener.listen(ctx, address, heard)
+	return s.listener.listen(ctx, w.Address, heard)
 }
 
 func (s *rowStore) Close() error {

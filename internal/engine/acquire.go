@@ -71,7 +71,6 @@ type attempt struct {
 	own   own
 	fence int64
 	wrote bool   // the owner has a claim that this call has written
-	frees bool   // the change may let others in
 	leave func() // ends the turn among the calls of this backend
 }
 
@@ -166,7 +165,7 @@ func (a *attempt) decide(l *lock, misses int) (*Change, *lock, error) {
 		c.Before = a.setTimes(l, next, had)
 	}
 	a.place(c, l, next, had, held, sooner, misses)
-	if a.frees = d.Frees; a.frees {
+	if c.Frees = d.Frees; c.Frees {
 		c.Wake = a.b.others(next.wakes(a.r.Name))
 	}
 	return c, next, nil
@@ -245,7 +244,7 @@ func (a *attempt) write(ctx context.Context, c *Change, next *lock) (l *lock, do
 		return l, false, nil
 	}
 	a.fence = own.Fence
-	if a.frees {
+	if c.Frees {
 		a.b.wake(ctx, a.r.Name, c.Wake, l)
 	}
 	return l, !jumped, nil // or it is granted once more

@@ -55,6 +55,18 @@ func TestCallsOfTheStore(t *testing.T) {
 	}
 }
 
+// The store is told who waits, and for whom.
+func TestWhoWaits(t *testing.T) {
+	s := newStore()
+	ca, cb := s.connect(), s.connect()
+	a, b := New(ca, Options{}), New(cb, Options{})
+	holder, w := request(driver.Exclusive), queued(request(driver.Exclusive))
+	must.Get(a.Acquire(t.Context(), holder))(t)
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), w)), driver.ErrHeld)
+	defer must.Get(b.Watch(t.Context(), w))(t).Close()
+	expect.Equal(t, fmt.Sprint(cb.waiter), fmt.Sprint(Waiter{w.Name, w.Owner, b.address, true, []Wake{{w.Name, holder.Owner, a.address}}}))
+}
+
 // A waiter that is woken takes the lock with one change.
 func TestWokenWaiter(t *testing.T) {
 	s := newStore()

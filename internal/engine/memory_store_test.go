@@ -26,6 +26,7 @@ func newStore() *store {
 type conn struct {
 	*store
 	address string
+	waiter  Waiter // who listened last
 	heard   func(end string)
 	silent  bool // it can't listen
 	closed  bool
@@ -128,13 +129,14 @@ func (c *conn) Names(_ context.Context, prefix, after string, limit int) (names 
 	return names[:min(len(names), limit)], nil
 }
 
-func (c *conn) Listen(_ context.Context, address string, heard func(end string)) (stop func(), err error) {
+func (c *conn) Listen(_ context.Context, w Waiter, heard func(end string)) (stop func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.silent {
+	c.waiter = w
+	if c.silent || !w.Queue {
 		return nil, driver.ErrSkip
 	}
-	c.address, c.heard = address, heard
+	c.address, c.heard = w.Address, heard
 	c.conns[c] = struct{}{}
 	return func() {}, nil
 }

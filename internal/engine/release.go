@@ -50,7 +50,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 
 // end returns what ends an owner's claim, or makes void what was lost; nil: there is nothing to end.
 func (b *Backend) end(h driver.Hold, l *lock, o own) *Change {
-	c := &Change{Name: h.Name, Ahead: Anything, Lazy: true}
+	c := &Change{Name: h.Name, Ahead: Anything, Lazy: true, Frees: true}
 	claim := &o.claim
 	if l != nil {
 		c.Version = l.version

@@ -25,9 +25,9 @@ type Store interface {
 	// lasts is among them.
 	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
 
-	// Listen returns once heard is called for all that is woken at the address from now on: with the end of an owner (EndOf),
-	// or with "" if something may have been missed. It is called for each waiter, and so is stop. After an error waiters poll.
-	Listen(ctx context.Context, address string, heard func(end string)) (stop func(), err error)
+	// Listen returns once heard is called for all that wakes the waiter from now on: with the end of an owner (EndOf), or with
+	// "" if something may have been missed. It is called for each waiter, and so is stop. After an error the waiter polls.
+	Listen(ctx context.Context, w Waiter, heard func(end string)) (stop func(), err error)
 
 	// Close ends connections and goroutines. Later calls fail.
 	Close() error
@@ -39,6 +39,13 @@ type Seen struct {
 	Text    string
 	Void    int64
 	Now     int64 // when that was so
+}
+
+// Waiter is an owner that waits at a backend with the address.
+type Waiter struct {
+	Name, Owner, Address string
+	Queue                bool   // it has a place, or will have one. Others are woken by a change that Frees, if at all
+	Behind               []Wake // the claims in its way, in their order, as far as the backend knows
 }
 
 // Wake is a waiter to be woken.
@@ -80,10 +87,11 @@ type Change struct {
 	Old, New string
 	Until    int64
 
-	Skip bool   // not made, without an error, if another transaction keeps the text locked; otherwise the store may wait a little
-	Free bool   // a Whole change may also replace another version than Version, if no claim in that lasts
-	Lazy bool   // a crash of the store may take the change back
-	Wake []Wake // whom it lets in, as far as the caller knows
+	Skip  bool   // not made, without an error, if another transaction keeps the text locked; otherwise the store may wait a little
+	Free  bool   // a Whole change may also replace another version than Version, if no claim in that lasts
+	Lazy  bool   // a crash of the store may take the change back
+	Frees bool   // owners without a place may be let in
+	Wake  []Wake // whom it lets in, as far as the caller knows
 }
 
 // Ahead says which part of a text a change replaces.

@@ -11,8 +11,8 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Watch wakes r's owner when a change lets it in. Who has a place is woken by the store. Who has none polls: its claim is in no
-// text.
+// Watch wakes r's owner when a change lets it in, if the store can do that, and polls otherwise. Who has no place is in no text: few
+// stores can wake it.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	w, err := b.watch(ctx, r)
 	return w, b.wrap("watch", r.Name, err)
@@ -22,22 +22,30 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := b.usable(ctx); err != nil {
 		return driver.Watch{}, err
 	}
-	w := &waiter{request: r, ready: wait.NewSignal(), polls: true, told: -1}
-	stop := func() {}
-	if r.Queue {
-		s, err := b.store.Listen(ctx, b.address, b.waiters.wake)
-		if errors.Is(err, driver.ErrClosed) || err != nil && ctx.Err() != nil {
-			return driver.Watch{}, err
-		}
-		if err == nil {
-			w.polls, stop = false, s
-		}
+	w := &waiter{request: r, ready: wait.NewSignal(), told: -1}
+	stop, err := b.store.Listen(ctx, b.waiter(&r), b.waiters.wake)
+	if errors.Is(err, driver.ErrClosed) || err != nil && ctx.Err() != nil {
+		return driver.Watch{}, err
+	}
+	if w.polls = err != nil; w.polls {
+		stop = func() {}
 	}
 	if !b.waiters.add(b, w) {
 		stop()
 		return driver.Watch{}, driver.ErrClosed
 	}
 	return driver.Watch{Ready: w.ready, Close: func() { b.waiters.remove(w); stop() }}, nil
+}
+
+// waiter describes a request to the store.
+func (b *Backend) waiter(r *driver.Request) Waiter {
+	w := Waiter{Name: r.Name, Owner: r.Owner, Address: b.address, Queue: r.Queue}
+	if l := b.memory.recall(r.Name); l != nil {
+		for _, c := range l.Blockers(r) {
+			w.Behind = append(w.Behind, Wake{r.Name, c.Owner, c.Address})
+		}
+	}
+	return w
 }
 
 // waiter is one call of Watch.
@@ -175,12 +183,12 @@ func (ws *waiters) polled() (names []string) {
 	return names
 }
 
-// saw wakes those who poll and may hold now, once for each version. It reports whether there are any.
+// saw wakes those who poll, or have no place, and may hold now, once for each version. It reports whether there are any.
 func (ws *waiters) saw(name string, l *lock) (any bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for w := range ws.byName[name] {
-		if w.polls && w.told != l.version && l.Admits(&w.request) {
+		if (w.polls || !w.request.Queue) && w.told != l.version && l.Admits(&w.request) {
 			w.told, any = l.version, true
 			w.ready.Notify()
 		}
