@@ -133,23 +133,17 @@ func (c *candidacy) run(t *testing.T, saw *exclusion.Checker) bool {
 	return true
 }
 
-func (c *candidacy) Name() string             { return c.name }
-func (c *candidacy) Fence() uint64            { return 0 }
-func (c *candidacy) Context() context.Context { return trusted{c.term, c.lock} }
+func (c *candidacy) Name() string  { return c.name }
+func (c *candidacy) Fence() uint64 { return 0 }
 
-// trusted ends with the term, or when the Lease does by who wrote it: client-go itself counts from the answer.
-type trusted struct {
-	context.Context
-	lock *timedLock
-}
-
-func (t trusted) Err() error {
-	t.lock.mu.Lock()
-	defer t.lock.mu.Unlock()
-	if !time.Now().Before(t.lock.until) {
+// Err says that the term has ended, or the Lease by who wrote it: client-go itself counts from the answer.
+func (c *candidacy) Err() error {
+	c.lock.mu.Lock()
+	defer c.lock.mu.Unlock()
+	if !time.Now().Before(c.lock.until) {
 		return context.DeadlineExceeded
 	}
-	return t.Context.Err()
+	return c.term.Err()
 }
 
 // timedLock notes until when the last write keeps others out, and does not let client-go's release write over the hold of another:

@@ -162,33 +162,13 @@ func (c *campaign) count(call string, err error) {
 // compete takes locks until ctx ends. Most holds are short; some must be renewed through the faults.
 func (c *campaign) compete(ctx context.Context, who string, client *distlock.Client) {
 	for ctx.Err() == nil {
-		lease, err := client.Mutex(c.prefix + fmt.Sprint(rand.IntN(faultyNames))).Lock(ctx)
-		if err != nil {
-			continue
-		}
-		hold := byClock{lease}
-		c.check.Enter(who, hold)
 		d := rand.N(2 * time.Millisecond)
 		if rand.IntN(25) == 0 {
 			d = c.ttl/2 + rand.N(2*c.ttl)
 		}
-		wait.Sleep(lease.Context(), d)
-		c.check.Leave(hold)
-		lease.Unlock(context.WithoutCancel(ctx)) // fails if the lock was lost, or no server answers
+		c.check.Hold(ctx, who, client.Mutex(c.prefix+fmt.Sprint(rand.IntN(faultyNames))), d) // fails when ctx ends, or no server answers
 	}
 }
-
-// byClock is a lease as its holder sees it who compares the clock: a busy machine may end the context late.
-type byClock struct{ *distlock.Lease }
-
-func (b byClock) Context() context.Context { return clockContext{b.Lease.Context(), b.Lease} }
-
-type clockContext struct {
-	context.Context
-	lease *distlock.Lease
-}
-
-func (c clockContext) Err() error { return c.lease.Err() }
 
 // breakAll lets servers and connections fail in rounds, until ctx ends. In each round one server is killed and
 // restarted. In two of four the other one is frozen, and in the second of these half of the connections are silent,

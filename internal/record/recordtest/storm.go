@@ -231,6 +231,10 @@ func (h *held) until() time.Time {
 	return h.end
 }
 
+// Name, Fence and Err make held an exclusion.Hold.
+func (h *held) Name() string  { return h.hold.Name }
+func (h *held) Fence() uint64 { return h.fence }
+
 // Err says whether the hold is over.
 func (h *held) Err() error {
 	if h.c.now().Before(h.until()) {
@@ -238,16 +242,3 @@ func (h *held) Err() error {
 	}
 	return context.DeadlineExceeded
 }
-
-// Name, Fence and Context make held an exclusion.Hold.
-func (h *held) Name() string             { return h.hold.Name }
-func (h *held) Fence() uint64            { return h.fence }
-func (h *held) Context() context.Context { return trusted{context.Background(), h} }
-
-// trusted ends with the trust, by the holder's clock.
-type trusted struct {
-	context.Context
-	h *held
-}
-
-func (t trusted) Err() error { return t.h.Err() }

@@ -1,6 +1,6 @@
 // Package exclusion checks that no two holders have a lock at once, and that fences increase. A
-// lock is held from when Lock returned until the lease's context ends or Unlock is called: this is
-// the view of its holder. The package is for tests that break networks and servers, and for tests
+// lock is held from when Lock returned until the lease has an error or Unlock is called: this is
+// the view of its holder, who compares the clock. The package is for tests that break networks and servers, and for tests
 // in which distlock shares locks with other libraries.
 package exclusion
 
@@ -15,12 +15,12 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// Hold is a *distlock.Lease, or what a test of a driver has in its place. It is held until its
-// Context ends.
+// Hold is a *distlock.Lease, or what a test of a driver has in its place. It is held until it has
+// an error.
 type Hold interface {
 	Name() string
 	Fence() uint64 // 0: none
-	Context() context.Context
+	Err() error
 }
 
 // Sharer is a Hold that may have others beside it: those of its kind, as long as there are fewer than room. Their fences
@@ -65,7 +65,7 @@ func New() *Checker { return &Checker{locks: map[string]*history{}} }
 func (c *Checker) Enter(who string, lease Hold) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if lease.Context().Err() != nil {
+	if lease.Err() != nil {
 		return
 	}
 	name := lease.Name()
@@ -98,7 +98,7 @@ func (c *Checker) Leave(lease Hold) {
 	if h := c.locks[lease.Name()]; h != nil {
 		delete(h.held, lease)
 	}
-	if lease.Context().Err() != nil {
+	if lease.Err() != nil {
 		c.lost++
 	}
 }
@@ -117,7 +117,7 @@ func (c *Checker) Beside(lease Hold) string {
 func (h *history) rival(lease Hold) Hold {
 	kind, room := shares(lease)
 	for other := range h.held {
-		if other == lease || other.Context().Err() != nil {
+		if other == lease || other.Err() != nil {
 			continue
 		}
 		if room--; room < 1 || first(shares(other)) != kind {
@@ -157,9 +157,9 @@ type visit struct {
 	fence uint64
 }
 
-func (v *visit) Name() string             { return v.name }
-func (v *visit) Fence() uint64            { return v.fence }
-func (v *visit) Context() context.Context { return context.Background() }
+func (v *visit) Name() string  { return v.name }
+func (v *visit) Fence() uint64 { return v.fence }
+func (v *visit) Err() error    { return nil }
 
 // Visit records a hold that lasts for d.
 func (c *Checker) Visit(who, name string, fence uint64, d time.Duration) {
@@ -203,7 +203,7 @@ func (c *Checker) Holder(name string) (who string, lease *distlock.Lease) {
 	defer c.mu.Unlock()
 	if h := c.locks[name]; h != nil {
 		for hold, who := range h.held {
-			if hold.Context().Err() == nil {
+			if hold.Err() == nil {
 				lease, _ = hold.(*distlock.Lease)
 				return who, lease
 			}
