@@ -8,26 +8,25 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/exclusion"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
 // kills is how many connections TestLongRandomKills ends for each strategy.
 var kills = flag.Int("kills", 80, "connections that TestLongRandomKills ends for each strategy")
 
-// contender is a client whose goroutines compete for the same locks while its connections are killed.
+// contender is a client whose goroutines compete for the same locks while its connections are killed. Its checker counts: the
+// next may hold before the one whose connection has ended knows of that.
 type contender struct {
+	*exclusion.Checker
 	t      *testing.T
 	client *distlock.Client
-
-	mu       sync.Mutex
-	greatest map[string]uint64 // the last fence by name
-	holds    int
-	lost     int
-	cut      int
+	cut    atomic.Int64 // waits
 }
 
 // Connections are killed at random, and waits are cancelled. Each call still returns, locks stay
@@ -42,7 +41,7 @@ func killRandomly(t *testing.T, kills int) {
 		c := newScene(t, s, s.kind.shared(t))
 		user := c.user()
 		p := must.Get(c.open(t.Context(), user))(t)
-		m := &contender{t: t, client: p.Client, greatest: map[string]uint64{}}
+		m := &contender{Checker: exclusion.New(), t: t, client: p.Client}
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for range 4 {
@@ -57,19 +56,14 @@ func killRandomly(t *testing.T, kills int) {
 		stop()
 		ends(t, "Lock or Unlock", all.Wait)
 		closes(t, p.Client)
-		figure(t, "%d connections ended: %d holds, %d of them lost, %d waits cut short", kills, m.holds, m.lost, m.cut)
+		holds, lost := m.Holds()
+		figure(t, "%d connections ended: %d holds, %d of them lost, %d waits cut short", kills, holds, lost, m.cut.Load())
 	})
 }
 
 // awaitBoth waits until there was a hold and a cancelled wait.
 func (c *contender) awaitBoth() {
-	for {
-		c.mu.Lock()
-		both := c.holds > 0 && c.cut > 0
-		c.mu.Unlock()
-		if both {
-			return
-		}
+	for holds := 0; holds == 0 || c.cut.Load() == 0; holds, _ = c.Holds() {
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -85,45 +79,25 @@ func (c *contender) attempt(name string) {
 	switch {
 	case err == nil:
 	case errors.Is(ctx.Err(), context.Canceled):
-		c.count(&c.cut)
+		c.cut.Add(1)
 		return
 	default:
 		c.t.Errorf("lock: %v", err)
 		return
 	}
-	c.granted(name, lease.Fence())
+	c.Enter("contender", lease)
 	time.Sleep(time.Duration(rand.IntN(8000)) * time.Microsecond)
-	succeeded := c.last(name) > lease.Fence()
+	succeeded := c.Fence(name) > lease.Fence()
+	c.Leave(lease)
 	soon, end := context.WithTimeout(context.Background(), patience)
 	defer end()
 	err = lease.Unlock(soon)
 	switch {
 	case err == nil && succeeded:
 		c.t.Errorf("fence %d of %q was unlocked without an error after a greater one was granted", lease.Fence(), name)
-	case errors.Is(err, distlock.ErrLost):
-		c.count(&c.lost)
-	case err != nil && soon.Err() != nil:
+	case err != nil && soon.Err() != nil && !errors.Is(err, distlock.ErrLost):
 		c.t.Errorf("unlock: %v", err)
 	}
-}
-
-func (c *contender) count(n *int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	*n++
-}
-
-func (c *contender) granted(name string, fence uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.holds++
-	c.greatest[name] = max(c.greatest[name], fence)
-}
-
-func (c *contender) last(name string) uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.greatest[name]
 }
 
 // killAtRandom kills n connections of a user, one after the other.
