@@ -17,7 +17,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/testkit/trace"
-	"github.com/distlock/distlock/proof/chaos/internal/judge"
+	"github.com/distlock/distlock/proof/internal/judge"
 )
 
 // workerEnv has a worker's configuration, in the environment of a process of the test binary.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/must"
-	"github.com/distlock/distlock/proof/chaos/internal/judge"
+	"github.com/distlock/distlock/proof/internal/judge"
 )
 
 // result is the sum of a cell's runs. Times are in seconds.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/distlock/distlock/internal/testkit/trace"
-	"github.com/distlock/distlock/proof/chaos/internal/judge"
+	"github.com/distlock/distlock/proof/internal/judge"
 )
 
 // evidence is the outcome of a run of a cell, for the judges.

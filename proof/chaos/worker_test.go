@@ -18,7 +18,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/trace"
-	"github.com/distlock/distlock/proof/chaos/internal/judge"
+	"github.com/distlock/distlock/proof/internal/judge"
 	goredis "github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 )

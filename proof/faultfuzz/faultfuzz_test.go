@@ -18,7 +18,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -31,6 +30,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/proof/internal/course"
 )
 
 var (
@@ -234,9 +234,6 @@ func (f *fuzz) request(name string) driver.Request {
 	}
 }
 
-// permits is how many there are of a lock.
-const permits = 3
-
 // name returns a name that is in use now.
 func (f *fuzz) name(rnd *rand.Rand) string {
 	return fmt.Sprintf("%s:%d", f.prefix, f.made.Load()/(names*perName)*names+rnd.Int64N(names))
@@ -295,10 +292,8 @@ type worker struct {
 	rnd *rand.Rand
 }
 
-// belief is a hold as its holder may believe in it. It is also its context, which ends exactly at the
-// deadline.
+// belief is a hold as its holder may believe in it.
 type belief struct {
-	base
 	name  string
 	mode  driver.Mode
 	fence uint64
@@ -307,24 +302,12 @@ type belief struct {
 	lost  *atomic.Bool // an answer said so
 }
 
-type base interface{ context.Context }
-
 func (b *belief) Name() string { return b.name }
 
 func (b *belief) Fence() uint64 { return b.fence }
 
-func (b *belief) Context() context.Context { return b }
-
 // Shares says who may hold beside this one.
-func (b *belief) Shares() (kind string, room int) {
-	switch b.mode {
-	case driver.Read:
-		return "read", math.MaxInt
-	case driver.Counted:
-		return "permits", permits
-	}
-	return "", 1
-}
+func (b *belief) Shares() (kind string, room int) { return course.Shares(b.mode) }
 
 // Err says whether the hold is believed now.
 func (b *belief) Err() error {
@@ -354,7 +337,7 @@ func (w *worker) turn(ctx context.Context) {
 	h := &hold{Request: w.request(w.name(w.rnd))}
 	h.TTL = w.life()
 	if len(w.Modes) > 0 {
-		h.Mode, h.Limit = w.Modes[w.rnd.IntN(len(w.Modes))], permits
+		h.Mode, h.Limit = w.Modes[w.rnd.IntN(len(w.Modes))], course.Permits
 	}
 	h.OnLost = func() { h.lost.Store(true) }
 	for tries := 1 + w.rnd.IntN(3); tries > 0 && h.belief == nil; tries-- {
@@ -431,7 +414,7 @@ func (w *worker) acquire(ctx context.Context, h *hold) error {
 	}
 	w.grants.Add(1)
 	w.granted(h.Request.Name, w.who, before, g)
-	b := &belief{base: context.Background(), name: h.Request.Name, mode: h.Mode, fence: g.Fence, began: w.began, lost: &h.lost}
+	b := &belief{name: h.Request.Name, mode: h.Mode, fence: g.Fence, began: w.began, lost: &h.lost}
 	if h.belief != nil {
 		w.checker.Leave(h.belief)
 		b.until.Store(h.until.Load())

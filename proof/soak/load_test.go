@@ -19,6 +19,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/proof/internal/course"
 )
 
 const (
@@ -29,9 +30,6 @@ const (
 
 	// hot is how many names of a store get a third of its turns.
 	hot = 9
-
-	// permits is the limit of all semaphores.
-	permits = 3
 
 	workers = 12 // of each store
 )
@@ -208,7 +206,7 @@ type plan struct {
 	l         *load
 	client    int
 	name      int
-	opts      []distlock.LockOption
+	way       course.Way
 	reentrant bool
 	ends      ending
 	renewed   bool // it is held until it was renewed
@@ -223,15 +221,15 @@ func lockName(i int) string { return fmt.Sprint("soak/", i) }
 func oneIn(n int) bool { return rand.IntN(n) == 0 }
 
 func (l *load) plan(client, name int) *plan {
-	p := &plan{l: l, client: client, name: name}
-	add := func(o distlock.LockOption) { p.opts = append(p.opts, o) }
-	if l.clients[client].Caps().QueueingOf(kinds[name%len(kinds)]) != driver.QueueNever && oneIn(4) {
+	p := &plan{l: l, client: client, name: name, way: course.Way{Mode: kinds[name%len(kinds)]}}
+	add := func(o distlock.LockOption) { p.way.Options = append(p.way.Options, o) }
+	if l.clients[client].Caps().QueueingOf(p.way.Mode) != driver.QueueNever && oneIn(4) {
 		add(distlock.Fair())
 	}
 	if oneIn(4) {
 		add(distlock.WithMeta(map[string]string{"job": fmt.Sprint(rand.IntN(1000))}))
 	}
-	if p.reentrant = kinds[name%len(kinds)] == distlock.Exclusive && oneIn(6); p.reentrant {
+	if p.reentrant = p.way.Mode == distlock.Exclusive && oneIn(6); p.reentrant {
 		add(distlock.Reentrant())
 	}
 	switch cold := name >= hot; {
@@ -256,49 +254,28 @@ func (l *load) plan(client, name int) *plan {
 
 // taken takes the lock: with a bound of the lock or of the context, cancelled in the middle, or with patience.
 func (p *plan) taken(ctx context.Context) (*distlock.Lease, error) {
-	bound := time.Minute
+	p.way.GiveUp = time.Minute
 	switch rand.IntN(4) {
 	case 0:
-		p.opts = append(p.opts, distlock.WaitAtMost(10*time.Millisecond+rand.N(200*time.Millisecond)))
+		p.way.Options = append(p.way.Options, distlock.WaitAtMost(10*time.Millisecond+rand.N(200*time.Millisecond)))
 	case 1:
-		bound = 10*time.Millisecond + rand.N(200*time.Millisecond)
+		p.way.GiveUp = 10*time.Millisecond + rand.N(200*time.Millisecond)
 	case 2:
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer time.AfterFunc(rand.N(5*time.Millisecond), cancel).Stop()
 		return p.take(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
 	return p.take(ctx)
 }
 
 func (p *plan) take(ctx context.Context) (*distlock.Lease, error) {
-	c, name, try := p.l.clients[p.client], lockName(p.name), oneIn(3)
-	switch kinds[p.name%len(kinds)] {
-	case distlock.Exclusive:
-		m := c.Mutex(name, p.opts...)
-		if try {
-			return m.TryLock(ctx)
-		}
-		return m.Lock(ctx)
-	case distlock.Write:
-		m := c.RWMutex(name, p.opts...)
-		switch read := oneIn(2); {
-		case read && try:
-			return m.TryRLock(ctx)
-		case read:
-			return m.RLock(ctx)
-		case try:
-			return m.TryLock(ctx)
-		}
-		return m.Lock(ctx)
+	w := p.way
+	w.Try = oneIn(3)
+	if w.Mode == distlock.Write && oneIn(2) {
+		w.Mode = distlock.Read
 	}
-	s := c.Semaphore(name, permits, p.opts...)
-	if try {
-		return s.TryAcquire(ctx)
-	}
-	return s.Acquire(ctx)
+	return w.Take(ctx, p.l.clients[p.client], lockName(p.name))
 }
 
 // use does what is done under a lock, and ends it.
