@@ -39,7 +39,7 @@ func (w *worker) mixedTurn(ctx context.Context, locks *distlock.Client) {
 		return
 	}
 	h := judge.Hold{Process: w.Process, ID: int(w.ids.Add(1)), Name: name, Call: now()}
-	h.Kind, h.Room = course.Shares(mode)
+	h.Sharing = course.Shares(mode)
 	lease, err := course.Hasty(locks.Caps(), mode).Take(ctx, locks, name)
 	h.Grant = now()
 	if err != nil {
@@ -65,7 +65,7 @@ func (w *worker) mixedTurn(ctx context.Context, locks *distlock.Client) {
 // downgraded turns a writer's lease into a reader's, which is another hold.
 func (w *worker) downgraded(lease *distlock.Lease, h judge.Hold) {
 	h.ID, h.Fence, h.End, h.Call = int(w.ids.Add(1)), 0, 0, now()
-	h.Kind, h.Room = course.Shares(driver.Read)
+	h.Sharing = course.Shares(driver.Read)
 	if lease.Downgrade(lease.Context()) != nil {
 		return
 	}

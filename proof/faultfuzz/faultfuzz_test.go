@@ -307,7 +307,7 @@ func (b *belief) Name() string { return b.name }
 func (b *belief) Fence() uint64 { return b.fence }
 
 // Shares says who may hold beside this one.
-func (b *belief) Shares() (kind string, room int) { return course.Shares(b.mode) }
+func (b *belief) Shares() exclusion.Sharing { return course.Shares(b.mode) }
 
 // Err says whether the hold is believed now.
 func (b *belief) Err() error {

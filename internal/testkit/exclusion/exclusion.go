@@ -1,4 +1,4 @@
-// Package exclusion checks that no two holders have a lock at once, and that fences increase. A
+// Package exclusion checks that no two holders have a lock at once, that fences increase, and that contexts end with their leases. A
 // lock is held from when Lock returned until the lease has an error or Unlock is called: this is
 // the view of its holder, who compares the clock. The package is for tests that break networks and servers, and for tests
 // in which distlock shares locks with other libraries.
@@ -23,18 +23,29 @@ type Hold interface {
 	Err() error
 }
 
-// Sharer is a Hold that may have others beside it: those of its kind, as long as there are fewer than room. Their fences
-// need not come in the order in which they enter.
+// Sharer is a Hold that may have others beside it. Their fences need not come in the order in which they enter.
 type Sharer interface {
 	Hold
-	Shares() (kind string, room int)
+	Shares() Sharing
 }
 
-func shares(h Hold) (kind string, room int) {
-	if s, ok := h.(Sharer); ok {
-		return s.Shares()
+func shares(h Hold) (s Sharing) {
+	if h, ok := h.(Sharer); ok {
+		s = h.Shares()
 	}
-	return "", 1
+	return s
+}
+
+// Sharing says which holds may be beside one: those of its kind, if there is room for so many. The zero value has none beside it.
+type Sharing struct {
+	Kind string
+	Room int // with itself
+}
+
+// Fits reports whether a hold may begin beside others.
+func (s Sharing) Fits(beside []Sharing) bool {
+	alone := func(o Sharing) bool { return s.Kind == "" || o.Kind != s.Kind }
+	return len(beside) == 0 || len(beside) < s.Room && !slices.ContainsFunc(beside, alone)
 }
 
 // Checker knows all holds. Any goroutine may call its methods.
@@ -44,6 +55,7 @@ type Checker struct {
 	faults []string
 	holds  int
 	lost   int
+	late   sync.WaitGroup // of holders that may not know that they have lost a lock
 }
 
 // history records the events of one lock.
@@ -74,10 +86,15 @@ func (c *Checker) Enter(who string, lease Hold) {
 		h = &history{held: map[Hold]string{}, taken: time.Now(), last: who}
 		c.locks[name] = h
 	}
+	for other := range h.held {
+		if l, ok := other.(contextual); ok && l.Err() != nil {
+			c.late.Go(func() { c.mustEnd(l) })
+		}
+	}
 	if other := h.rival(lease); other != nil {
 		c.fault("%s got %s (fence %d) while %s had it (fence %d)", who, name, lease.Fence(), h.held[other], other.Fence())
 	}
-	if f, kind := lease.Fence(), first(shares(lease)); f != 0 && f <= h.fence && kind == "" {
+	if f := lease.Fence(); f != 0 && f <= h.fence && shares(lease).Kind == "" {
 		c.fault("%s got %s with fence %d after %d", who, name, f, h.fence)
 	}
 	if who != h.last {
@@ -115,19 +132,41 @@ func (c *Checker) Beside(lease Hold) string {
 
 // rival returns a holder that lease may not have beside it, nil if there is none.
 func (h *history) rival(lease Hold) Hold {
-	kind, room := shares(lease)
+	var beside []Sharing
 	for other := range h.held {
 		if other == lease || other.Err() != nil {
 			continue
 		}
-		if room--; room < 1 || first(shares(other)) != kind {
+		if beside = append(beside, shares(other)); !shares(lease).Fits(beside) {
 			return other
 		}
 	}
 	return nil
 }
 
-func first(kind string, _ int) string { return kind }
+// contextual is a Hold with a context, as a *distlock.Lease has.
+type contextual interface {
+	Hold
+	Context() context.Context
+}
+
+// mustEnd reports a fault if a hold is over by the clock, another has the lock, and the context does not end though this process has
+// run since.
+func (c *Checker) mustEnd(over contextual) {
+	for naps := range 10 {
+		time.Sleep(20 * time.Millisecond)
+		c.mu.Lock()
+		who, held := c.locks[over.Name()].held[over]
+		late := held && over.Context().Err() == nil
+		if late && naps == 9 {
+			c.fault("the context of %s, who lost %s, does not end", who, over.Name())
+		}
+		c.mu.Unlock()
+		if !late {
+			return
+		}
+	}
+}
 
 func (c *Checker) fault(format string, args ...any) {
 	c.faults = append(c.faults, fmt.Sprintf(format, args...))
@@ -225,6 +264,7 @@ const mostLogged = 20
 // Judge fails the test if there were faults, or too few holds to show anything.
 func (c *Checker) Judge(tb testing.TB, atLeast int) {
 	tb.Helper()
+	c.late.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.faults {

@@ -98,15 +98,14 @@ func TestVisits(t *testing.T) {
 // shared is a hold that may have others beside it.
 type shared struct {
 	visit
-	kind string
-	room int
+	Sharing
 }
 
-func (s *shared) Shares() (string, int) { return s.kind, s.room }
+func (s *shared) Shares() Sharing { return s.Sharing }
 
 // Readers are held together, and as many permits as there are; each beside one of another kind is a fault.
 func TestSharedHolds(t *testing.T) {
-	of := func(name, kind string, room int) *shared { return &shared{visit{name, 1}, kind, room} }
+	of := func(name, kind string, room int) *shared { return &shared{visit{name, 1}, Sharing{kind, room}} }
 	for want, holds := range map[int][]*shared{
 		0: {of("readers", "read", 9), of("readers", "read", 9), of("permits", "permits", 2), of("permits", "permits", 2)},
 		1: {of("permits", "permits", 2), of("permits", "permits", 2), of("permits", "permits", 2)},
@@ -119,6 +118,33 @@ func TestSharedHolds(t *testing.T) {
 				t.Errorf("%v is beside another", h)
 			}
 		}
+		expect.Equal(t, len(l.Faults()), want, l.Faults())
+	}
+}
+
+// over is a hold that is over by the clock.
+type over struct {
+	visit
+	ctx context.Context
+}
+
+func (o *over) Context() context.Context { return o.ctx }
+func (o *over) Err() error {
+	if o.fence = o.fence * 2; o.fence > 2 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// A context may end a moment after the clock says so, and not never.
+func TestLateContext(t *testing.T) {
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for want, ctx := range []context.Context{soon, t.Context()} {
+		l := New()
+		l.Enter("one", &over{visit{"lock", 1}, ctx})
+		l.Enter("two", &visit{"lock", 9})
+		l.late.Wait()
 		expect.Equal(t, len(l.Faults()), want, l.Faults())
 	}
 }

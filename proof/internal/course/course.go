@@ -9,20 +9,21 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/exclusion"
 )
 
 // Permits is the limit of all semaphores.
 const Permits = 3
 
 // Shares returns what a judge wants to know of a mode: holds of one kind may be beside each other, if there are no more than room.
-func Shares(mode driver.Mode) (kind string, room int) {
+func Shares(mode driver.Mode) exclusion.Sharing {
 	switch mode {
 	case driver.Read:
-		return "read", math.MaxInt
+		return exclusion.Sharing{Kind: "read", Room: math.MaxInt}
 	case driver.Counted:
-		return "permits", Permits
+		return exclusion.Sharing{Kind: "permits", Room: Permits}
 	}
-	return "", 1
+	return exclusion.Sharing{}
 }
 
 // Way is how a lock is taken.

@@ -22,8 +22,8 @@ func TestWays(t *testing.T) {
 			l := must.Get(w.Take(t.Context(), c, mode.String()))(t)
 			expect.Equal(t, l.Mode(), mode, "the lease's mode")
 		}
-		if kind, room := Shares(mode); room < most || (kind == "") != (most == 1) {
-			t.Errorf("%v: %q, room for %d", mode, kind, room)
+		if s := Shares(mode); max(s.Room, 1) < most || (s.Kind == "") != (most == 1) {
+			t.Errorf("%v: %+v", mode, s)
 		}
 		if mode != driver.Read {
 			expect.Be(t, expect.Err(w.Take(t.Context(), c, mode.String())), distlock.ErrHeld, mode, "is full")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/distlock/distlock/internal/testkit/exclusion"
 )
 
 // Hold is one lease, as its holder saw it. Times are nanoseconds of CLOCK_MONOTONIC, which the processes of a machine
@@ -14,14 +15,13 @@ import (
 type Hold struct {
 	Process, ID int
 	Name        string
-	Kind        string // of those that it may have beside it; empty: none
-	Room        int    // for how many of its kind there is room
-	Owner       string // the same for leases that a process passes on inside
-	Fence       uint64
-	Call        int64 // when Lock was called
-	Grant       int64 // when it returned
-	End         int64 // when the holder called Unlock, saw its context end, or was killed; 0: not yet
-	Deadline    int64 // the last deadline of the lease
+	exclusion.Sharing
+	Owner    string // the same for leases that a process passes on inside
+	Fence    uint64
+	Call     int64 // when Lock was called
+	Grant    int64 // when it returned
+	End      int64 // when the holder called Unlock, saw its context end, or was killed; 0: not yet
+	Deadline int64 // the last deadline of the lease
 }
 
 // Trusted returns until when the holder may trust the lease: to its End, or to the deadline if that was earlier. A
@@ -38,19 +38,17 @@ func Overlaps(all []Hold, until func(Hold) int64) (n int) {
 		var had []Hold
 		for _, h := range holds {
 			had = slices.DeleteFunc(had, func(o Hold) bool { return until(o) <= h.Grant })
-			if !h.fits(had) {
+			var beside []exclusion.Sharing
+			for _, o := range had {
+				beside = append(beside, o.Sharing)
+			}
+			if !h.Fits(beside) {
 				n++
 			}
 			had = append(had, h)
 		}
 	}
 	return n
-}
-
-// fits reports whether a hold may begin beside others.
-func (h Hold) fits(beside []Hold) bool {
-	alone := func(o Hold) bool { return h.Kind == "" || o.Kind != h.Kind }
-	return len(beside) == 0 || len(beside) < h.Room && !slices.ContainsFunc(beside, alone)
 }
 
 // FenceFaults returns how many fences are not greater than the fence of a lease that was granted before the call, or
