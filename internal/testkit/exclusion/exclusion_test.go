@@ -147,4 +147,8 @@ func TestLateContext(t *testing.T) {
 		l.late.Wait()
 		expect.Equal(t, len(l.Faults()), want, l.Faults())
 	}
+	l, c := New(), client(t)
+	l.Enter("one", must.Get(c.Mutex("a", distlock.WithTTL(50*time.Millisecond), distlock.WithoutRenewal()).Lock(t.Context()))(t))
+	l.Enter("two", take(t, c, "a"))
+	l.Judge(t, 2)
 }
