@@ -44,8 +44,8 @@ type Sharing struct {
 
 // Fits reports whether a hold may begin beside others.
 func (s Sharing) Fits(beside []Sharing) bool {
-	alone := func(o Sharing) bool { return s.Kind == "" || o.Kind != s.Kind }
-	return len(beside) == 0 || len(beside) < s.Room && !slices.ContainsFunc(beside, alone)
+	other := func(o Sharing) bool { return o.Kind != s.Kind }
+	return len(beside) == 0 || len(beside) < s.Room && !slices.ContainsFunc(beside, other)
 }
 
 // Checker knows all holds. Any goroutine may call its methods.
@@ -79,6 +79,9 @@ func (c *Checker) Enter(who string, lease Hold) {
 	defer c.mu.Unlock()
 	if lease.Err() != nil {
 		return
+	}
+	if l, ok := lease.(contextual); ok {
+		l.Context() // is made now, to be seen to end
 	}
 	name := lease.Name()
 	h := c.locks[name]

@@ -47,6 +47,7 @@ func TestPlanted(t *testing.T) {
 		"another grant, of its own":  {[]Hold{hold(5, 10, 20), elsewhere(hold(9, 30, 40)), hold(7, 50, 60)}, 0, 0, 1, false},
 		"another grant, the next":    {[]Hold{hold(5, 10, 20), elsewhere(hold(7, 30, 40)), anew}, 0, 0, 1, false},
 		"fence is not unique":        {[]Hold{hold(1, 10, 20), hold(1, 30, 40)}, 0, 0, 1, false},
+		"one fence for two at once":  {[]Hold{hold(1, 10, 12), hold(1, 13, 40)}, 0, 0, 1, false},
 		"fences of calls at once":    {[]Hold{hold(2, 10, 20), waited}, 0, 0, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,6 +83,8 @@ func TestKindsBesideEachOther(t *testing.T) {
 		"as many permits as there are": {[]Hold{permit(1, 10, 50), permit(2, 20, 30), permit(3, 30, 60)}, 0, 0},
 		"a permit too many":            {[]Hold{permit(1, 10, 50), permit(2, 20, 31), permit(3, 30, 60)}, 1, 0},
 		"a writer's fence goes back":   {[]Hold{reader(4, 10, 20), hold(3, 30, 40)}, 0, 1},
+		"a reader's fence repeats":     {[]Hold{reader(4, 10, 20), reader(4, 30, 40)}, 0, 1},
+		"one fence for two readers":    {[]Hold{reader(4, 10, 20), reader(4, 12, 40)}, 0, 0},
 		"a fence that is not known":    {[]Hold{hold(4, 10, 20), reader(0, 30, 40), hold(5, 50, 60)}, 0, 0},
 	} {
 		if overlaps, faults := Overlaps(c.holds, Hold.Trusted), FenceFaults(c.holds); overlaps != c.overlaps || faults != c.faults {
