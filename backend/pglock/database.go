@@ -57,10 +57,6 @@ func (d *database) queryRow(ctx context.Context, query string, args ...any) *sql
 	return d.db.QueryRowContext(ctx, query, append(d.queryArgs(), args...)...)
 }
 
-func (d *database) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return d.db.QueryContext(ctx, query, append(d.queryArgs(), args...)...)
-}
-
 // oldest is the oldest supported version of PostgreSQL.
 const oldest = 12
 

@@ -40,6 +40,7 @@ const (
 	shuttingDown       = "57P01"
 	lockTimeout        = "55P03"
 	queueFull          = "54000" // and other exceeded limits
+	tooMany            = "53300" // connections
 )
 
 // sqlState returns the SQLSTATE of an error of any driver; empty if it has none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"math/rand/v2"
@@ -195,10 +196,52 @@ func (s *rowStore) Close() error {
 	return nil
 }
 
+// querier is a pool of connections, or one.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// run runs a statement on the connection that listens if that is free, or if the server lets in no other, and otherwise on one of
+// the pool. It is tried again if it was not made.
+func (s *rowStore) run(ctx context.Context, statement func(querier) error) error {
+	return retry(ctx, func() error {
+		err := s.runLent(ctx, false, statement)
+		if err == errNotLent {
+			err = statement(s.db)
+		}
+		if sqlState(err) == tooMany {
+			if e := s.runLent(ctx, true, statement); e != errNotLent {
+				return e
+			}
+		}
+		return err
+	})
+}
+
+// errNotLent is returned for a statement that had no connection that listens.
+var errNotLent = errors.New("no connection is lent")
+
+func (s *rowStore) runLent(ctx context.Context, wait bool, statement func(querier) error) error {
+	if s.listener == nil {
+		return errNotLent
+	}
+	conn := s.listener.lender.borrow(ctx, wait)
+	if conn == nil {
+		return errNotLent
+	}
+	defer s.listener.lender.giveBack()
+	err := statement(conn)
+	if errors.Is(err, sqldriver.ErrBadConn) { // nothing was sent
+		return errNotLent
+	}
+	return err
+}
+
 // scanOne runs a statement that returns one value or none: false.
 func (s *rowStore) scanOne(ctx context.Context, query string, into any, args ...any) (found bool, err error) {
-	err = retry(ctx, func() error {
-		err := s.queryRow(ctx, query, args...).Scan(into)
+	err = s.run(ctx, func(db querier) error {
+		err := db.QueryRowContext(ctx, query, append(s.queryArgs(), args...)...).Scan(into)
 		if found = err == nil; err == sql.ErrNoRows {
 			return nil
 		}
@@ -209,8 +252,8 @@ func (s *rowStore) scanOne(ctx context.Context, query string, into any, args ...
 
 // scanAll runs a query and scans its rows. begin comes before the first one of each try.
 func (s *rowStore) scanAll(ctx context.Context, begin func(), scan func(*sql.Rows) error, query string, args ...any) error {
-	return retry(ctx, func() error {
-		rows, err := s.query(ctx, query, args...)
+	return s.run(ctx, func(db querier) error {
+		rows, err := db.QueryContext(ctx, query, append(s.queryArgs(), args...)...)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -194,6 +196,9 @@ func TestWaitersShareAConnection(t *testing.T) {
 			held(t, b, r)
 			placed = append(placed, must.Get(b.Watch(t.Context(), r))(t))
 		}
+	}
+	eventually(t, "one connection listens for each backend", func() bool { return sessions(t, pg, database, listening) == "2" })
+	for _, b := range waiters {
 		for i := range 100 {
 			name := "lock"
 			if i >= 50 {
@@ -202,7 +207,6 @@ func TestWaitersShareAConnection(t *testing.T) {
 			watches = append(watches, must.Get(b.Watch(t.Context(), request(name)))(t))
 		}
 	}
-	eventually(t, "one connection listens for each backend", func() bool { return sessions(t, pg, database, listening) == "2" })
 	release(t, holder, mine)
 	for _, w := range watches {
 		ready(t, w)
@@ -217,6 +221,69 @@ func TestWaitersShareAConnection(t *testing.T) {
 	if n := waiters[0].database.db.Stats().OpenConnections; n > maxConns {
 		t.Errorf("%d connections for 100 waiters", n)
 	}
+}
+
+// A process that waits has one connection: its statements run on the one that listens.
+func TestAProcessThatWaitsHasOneConnection(t *testing.T) {
+	t.Parallel()
+	const processes = 12
+	pg, database := testserver.SharedPostgres(t), fresh(t)
+	holder, mine := open(t, database), request("lock")
+	take(t, holder, mine)
+	var waiting, all sync.WaitGroup
+	for range processes {
+		b, r := open(t, database), request("lock")
+		r.Queue = true
+		waiting.Add(1)
+		all.Go(func() {
+			held(t, b, r)
+			w := watch(t, b, r)
+			err := expect.Err(b.Acquire(t.Context(), r))
+			for waiting.Done(); err != nil; err = expect.Err(b.Acquire(t.Context(), r)) {
+				expect.Be(t, err, driver.ErrHeld)
+				<-w.Ready
+			}
+			release(t, b, r)
+		})
+	}
+	few := func(when string) {
+		n := must.Get(strconv.Atoi(pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = $1", databaseOf(t, database))))(t)
+		if most := 1 + processes + processes/4; n > most { // a statement may meet a check of the connection
+			t.Errorf("%d connections %s, want %d at most", n, when, most)
+		}
+	}
+	waiting.Wait()
+	few("while all wait")
+	release(t, holder, mine)
+	all.Wait()
+	few("after all have held")
+}
+
+// A process that waits is served although the server lets in no other connection of its user.
+func TestAProcessThatWaitsNeedsNoOtherConnection(t *testing.T) {
+	t.Parallel()
+	pg, database := testserver.SharedPostgres(t), fresh(t)
+	holder, mine := open(t, database), request("lock")
+	take(t, holder, mine)
+	user := pg.User(t, database, "s3cret", "SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public")
+	b, r := open(t, user), queued(request("lock"))
+	held(t, b, r)
+	w := watch(t, b, r)
+	pg.Exec(t, "ALTER ROLE "+must.Get(url.Parse(user))(t).User.Username()+" CONNECTION LIMIT 1")
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 20 {
+				other := request(fmt.Sprint("other", i))
+				take(t, b, other)
+				release(t, b, other)
+			}
+		})
+	}
+	all.Wait()
+	release(t, holder, mine)
+	ready(t, w)
+	take(t, b, r)
 }
 
 // counter counts the statements that a database executes.

@@ -1,7 +1,9 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
@@ -31,6 +33,7 @@ var idleCheck = 5 * time.Second
 type releaseListener struct {
 	db      *database
 	channel string // the address comes behind it
+	lender  *lender
 
 	ctx    context.Context // ended by close
 	cancel context.CancelFunc
@@ -51,7 +54,7 @@ type subscription struct {
 }
 
 func newReleaseListener(db *database, channel string) *releaseListener {
-	l := &releaseListener{db: db, channel: channel}
+	l := &releaseListener{db: db, channel: channel, lender: newLender()}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
@@ -158,20 +161,25 @@ func (l *releaseListener) hear(s *subscription) error {
 		return fmt.Errorf("no connection to listen: %w", err)
 	}
 	defer conn.Close()
+	var pg *pgx.Conn
 	why := errors.New("the pool's connections are not pgx's")
 	conn.Raw(func(raw any) error {
 		if c, ok := raw.(*stdlib.Conn); ok {
-			why = l.hearOn(c.Conn(), s)
-			closing, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			c.Conn().Close(closing)
+			pg = c.Conn()
 		}
-		return sqldriver.ErrBadConn
+		return nil
 	})
+	if pg != nil {
+		why = l.hearOn(conn, pg, s)
+		closing, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		pg.Close(closing)
+	}
+	conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	return why
 }
 
-func (l *releaseListener) hearOn(pg *pgx.Conn, s *subscription) error {
+func (l *releaseListener) hearOn(conn *sql.Conn, pg *pgx.Conn, s *subscription) error {
 	text := fmt.Sprintf("LISTEN %s_%s", l.channel, l.address)
 	if l.db.version >= 14_00_00 {
 		text = "SET idle_session_timeout = 0; " + text
@@ -179,19 +187,42 @@ func (l *releaseListener) hearOn(pg *pgx.Conn, s *subscription) error {
 	if err := l.exec(pg, text); err != nil {
 		return fmt.Errorf("LISTEN: %w", err)
 	}
+	l.lender.offer(conn)
+	defer l.lender.withdraw()
 	close(s.ready)
 	l.heard("") // of what it did not hear before
 	for {
 		if err := l.receive(pg); err != nil {
 			return err
 		}
+		if l.stopIfUnused() {
+			return errUnused
+		}
+		if err := l.check(pg); err != nil {
+			return err
+		}
 	}
 }
 
-// receive wakes waiters for a while, and then checks that there are some, and that the connection works.
-func (l *releaseListener) receive(pg *pgx.Conn) error {
+// receive wakes waiters for a while, in which the connection is lent.
+func (l *releaseListener) receive(pg *pgx.Conn) (err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, idleCheck)
 	defer cancel()
+	for err == nil && ctx.Err() == nil {
+		err = l.lender.listen(ctx, func(ctx context.Context) error { return l.hearAll(ctx, pg) })
+	}
+	return cmp.Or(err, l.ctx.Err())
+}
+
+// check looks whether the connection works. The server's list of sessions shows what it is for.
+func (l *releaseListener) check(pg *pgx.Conn) error {
+	l.lender.keep()
+	defer l.lender.giveBack()
+	return l.exec(pg, "-- LISTEN "+l.channel+" goes on")
+}
+
+// hearAll wakes waiters until ctx ends or the connection does, which is an error.
+func (l *releaseListener) hearAll(ctx context.Context, pg *pgx.Conn) error {
 	for {
 		n, err := pg.WaitForNotification(ctx)
 		switch {
@@ -199,13 +230,10 @@ func (l *releaseListener) receive(pg *pgx.Conn) error {
 			l.heard("")
 		case err == nil:
 			l.heard(n.Payload)
-		case ctx.Err() == nil || l.ctx.Err() != nil:
-			return err
-		case l.stopIfUnused():
-			return errUnused
+		case ctx.Err() != nil && !pg.IsClosed():
+			return nil
 		default:
-			// The server's list of sessions shows what this one is for.
-			return l.exec(pg, "-- LISTEN "+l.channel+" goes on")
+			return err
 		}
 	}
 }
