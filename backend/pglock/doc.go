@@ -12,9 +12,9 @@
 // no connection, and no transaction stays open between two calls. Holds survive a restart of the
 // server. If its holder dies, a hold ends with its TTL, by the server's clock.
 //
-// While there are waiters, one connection of the pool listens for all of them. It is closed, not
-// returned, about ten seconds after the last waiter. A release notifies only if the row says that
-// there are listeners. Waiters poll behind a pooler in transaction mode, with a pool of one
+// While there are waiters, one connection of the pool listens for all of them, and statements run on
+// it too: a process that waits needs no other. It is closed, not returned, about ten seconds after
+// the last waiter. A release notifies those whom it lets in. Waiters poll behind a pooler in transaction mode, with a pool of one
 // connection, and with a driver other than pgx.
 //
 // Rows are never deleted, since fences are made from their numbers. A fence is the grant's number
