@@ -12,8 +12,8 @@ type lender struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	conn    *sql.Conn          // nil: none is offered
+	drain   func()             // hears what came with the answer to a statement
 	stop    context.CancelFunc // ends the listener's turn; nil: it is not the listener's turn
-	wants   bool               // the listener waits for its turn
 	used    bool               // by a statement
 }
 
@@ -23,11 +23,12 @@ func newLender() *lender {
 	return l
 }
 
-// offer lets statements use conn from now on.
-func (l *lender) offer(conn *sql.Conn) {
+// offer lets statements use conn from now on. drain is called after each: they could follow one another so fast that the listener
+// had no turn.
+func (l *lender) offer(conn *sql.Conn, drain func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn = conn
+	l.conn, l.drain = conn, drain
 }
 
 // withdraw returns when no statement uses the connection, and none will.
@@ -57,11 +58,10 @@ func (l *lender) listen(ctx context.Context, f func(ctx context.Context) error) 
 	defer stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.wants = true; l.used; {
+	for l.used {
 		l.changed.Wait()
 	}
-	l.wants, l.stop = false, stop
-	l.changed.Broadcast()
+	l.stop = stop
 	l.mu.Unlock()
 	err := f(ctx)
 	l.mu.Lock()
@@ -78,9 +78,13 @@ func (l *lender) borrow(ctx context.Context, wait bool) *sql.Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if wait {
-		defer context.AfterFunc(ctx, l.changed.Broadcast)()
+		defer context.AfterFunc(ctx, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.changed.Broadcast()
+		})()
 	}
-	for l.conn != nil && (l.used && wait && ctx.Err() == nil || l.wants && !l.used) { // it has not heard anything since the last statement
+	for wait && l.used && l.conn != nil && ctx.Err() == nil {
 		l.changed.Wait()
 	}
 	if l.conn == nil || l.used {
@@ -100,6 +104,7 @@ func (l *lender) borrow(ctx context.Context, wait bool) *sql.Conn {
 
 // giveBack ends a use of the connection.
 func (l *lender) giveBack() {
+	l.drain()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.used = false

@@ -187,7 +187,9 @@ func (l *releaseListener) hearOn(conn *sql.Conn, pg *pgx.Conn, s *subscription) 
 	if err := l.exec(pg, text); err != nil {
 		return fmt.Errorf("LISTEN: %w", err)
 	}
-	l.lender.offer(conn)
+	ended, end := context.WithCancel(l.ctx)
+	end()
+	l.lender.offer(conn, func() { _ = l.hearAll(ended, pg) })
 	defer l.lender.withdraw()
 	close(s.ready)
 	l.heard("") // of what it did not hear before
