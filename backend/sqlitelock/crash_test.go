@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -69,7 +70,7 @@ func TestKilledInTransaction(t *testing.T) {
 	c.kill(t)
 	must.OK(t, <-got, "the dead process's transaction still blocks")
 	var check string
-	if err := b.db.QueryRow("PRAGMA integrity_check").Scan(&check); err != nil || check != "ok" {
+	if err := b.store.db.QueryRow("PRAGMA integrity_check").Scan(&check); err != nil || check != "ok" {
 		t.Errorf("integrity: %s, %v", check, err)
 	}
 }
@@ -154,7 +155,7 @@ func TestRenewalsRecordTheClock(t *testing.T) {
 	path := lockFile(t)
 	b := openAt(t, path, "first boot", 0)
 	now := int64(time.Second)
-	b.w.clock.now = func() int64 { return now }
+	b.store.w.clock.now = func() int64 { return now }
 	r := request("x", driver.Exclusive, time.Minute)
 	take(t, b, r)
 	for now < int64(time.Hour) {
@@ -181,20 +182,14 @@ func TestOtherClock(t *testing.T) {
 	expect.OK(t, here.Renew(t.Context(), []driver.Hold{r.Hold})[0])
 }
 
-// TestFileOfOlderVersion adds the column seen.
+// A file of an older form is refused, and the error says what to do.
 func TestFileOfOlderVersion(t *testing.T) {
-	for boot, held := range map[string]bool{"first boot": true, "second boot": false} {
-		path := lockFile(t)
-		r := request("x", driver.Exclusive, long)
-		takeAt(t, path, "first boot", int64(time.Hour), r)
-		db := must.Get(sql.Open("sqlite", "file:"+path))(t)
-		must.Get(db.Exec("ALTER TABLE meta DROP COLUMN seen"))(t)
-		must.OK(t, db.Close())
-		after := openAt(t, path, boot, int64(time.Hour+time.Second))
-		if _, err := after.Acquire(t.Context(), request("x", driver.Exclusive, long)); errors.Is(err, driver.ErrHeld) != held {
-			t.Errorf("%s: %v; want held=%t", boot, err, held)
-		}
-	}
+	path := lockFile(t)
+	takeAt(t, path, "first boot", int64(time.Hour), request("x", driver.Exclusive, long))
+	db := must.Get(sql.Open("sqlite", "file:"+path))(t)
+	must.Get(db.Exec("PRAGMA user_version=1"))(t)
+	must.OK(t, db.Close())
+	locktest.OpenFails(t, Open, "sqlite:"+path, true, "older distlock", "remove the file")
 }
 
 // TestTwoHosts lets another host, whose locks the kernel here does not see, take the file over.
@@ -203,11 +198,11 @@ func TestTwoHosts(t *testing.T) {
 	here := openAt(t, path, "here", int64(time.Hour))
 	r := request("x", driver.Exclusive, long)
 	take(t, here, r)
-	must.Get(here.db.Exec("DELETE FROM claims; UPDATE meta SET boot = 'there', seen = 1"))(t)
+	must.Get(here.store.db.Exec(sqlEnd + " UPDATE meta SET boot = 'there', seen = 1"))(t)
 	if _, err := here.Acquire(t.Context(), request("y", driver.Exclusive, long)); !errors.Is(err, errAnotherBoot) || !unknown(err) {
 		t.Errorf("acquire: %v; want %v", err, errAnotherBoot)
 	}
 	expect.Be(t, expect.Err(here.Inspect(t.Context(), "x")), errAnotherBoot, "inspect")
 	expect.Be(t, here.List(t.Context(), "", nil), errAnotherBoot, "list")
-	wantIs(t, here.Renew(t.Context(), []driver.Hold{r.Hold})[0], driver.ErrLost)
+	wantIs(t, here.Renew(t.Context(), []driver.Hold{r.Hold})[0], errAnotherBoot)
 }

@@ -185,7 +185,7 @@ func fullRole(args []string) error {
 		}
 	}
 	for _, err := range failures {
-		if !isUnknown(err) {
+		if !unknown(err) {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/engine"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
@@ -229,13 +230,18 @@ func stuckRole(args []string) error {
 	if err != nil {
 		return err
 	}
-	return b.w.do(context.Background(), false, func(t *tx) error {
-		if _, err := t.acquire(request(args[1], driver.Exclusive, long), ""); err != nil {
+	return b.store.w.do(context.Background(), func(j *job) error {
+		if _, err := j.swap(claimOf(args[1])); err != nil {
 			return err
 		}
 		fmt.Println("stuck")
 		select {}
 	})
+}
+
+// claimOf adds a claim to a lock.
+func claimOf(name string) engine.Change {
+	return engine.Change{Name: name, New: "\nxowner h\t 0 9000000000000000 0  ", Until: 9e15}
 }
 
 // openRole opens a path and prints the error.

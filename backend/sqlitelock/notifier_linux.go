@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/wait"
 )
 
 // notifier wakes waiters in other processes. Names, and places in their queues, have slots in a small file
@@ -36,14 +35,12 @@ type notifier struct {
 	ended    chan struct{} // closed when no more events are read
 }
 
-// slotWatcher waits for the slots of its name and of its place to differ from seen.
+// slotWatcher waits for a slot to differ from seen.
 type slotWatcher struct {
-	name, place int64
-	seen        slotValues
-	ready       wait.Signal
+	slot  int64
+	seen  uint64
+	heard func()
 }
-
-type slotValues struct{ name, place uint64 }
 
 const (
 	slots    = 4096
@@ -110,21 +107,21 @@ func (n *notifier) notify(keys []string, now int64) {
 	}
 }
 
-// watch returns an armed watch for r.
-func (n *notifier) watch(r driver.Request) (driver.Watch, error) {
+// watch has heard called when a name or place is woken, until stop.
+func (n *notifier) watch(key string, heard func()) (stop func(), err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.start(); err != nil {
-		return driver.Watch{}, err
+		return nil, err
 	}
-	w := &slotWatcher{name: slotOf(r.Name), place: slotOf(placeKey(r.Name, r.Owner)), ready: wait.NewSignal()}
-	w.seen = n.values(w)
+	w := &slotWatcher{slot: slotOf(key), heard: heard}
+	w.seen = n.read(w.slot)
 	n.watchers[w] = struct{}{}
-	return driver.Watch{Ready: w.ready, Close: func() {
+	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		delete(n.watchers, w)
-	}}, nil
+	}, nil
 }
 
 // start makes the kernel report changes, once.
@@ -167,17 +164,11 @@ func (n *notifier) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for w := range n.watchers {
-		now := n.values(w)
-		if now == w.seen {
-			continue
+		if now := n.read(w.slot); now != w.seen {
+			w.seen = now
+			w.heard()
 		}
-		w.seen = now
-		w.ready.Notify()
 	}
-}
-
-func (n *notifier) values(w *slotWatcher) slotValues {
-	return slotValues{n.read(w.name), n.read(w.place)}
 }
 
 // read returns a slot's value; 0 where nothing was ever written.

@@ -45,7 +45,7 @@ func TestWatchEndsWithClose(t *testing.T) {
 	b := connect(t, lockFile(t))
 	w := must.Get(b.Watch(t.Context(), request("x", driver.Exclusive, long)))(t)
 	w.Close()
-	expect.Equal(t, len(b.notifier.watchers), 0, "watchers after Close")
+	expect.Equal(t, len(b.store.notifier.watchers), 0, "watchers after Close")
 }
 
 func TestRemoteDisk(t *testing.T) {

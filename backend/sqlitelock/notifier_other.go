@@ -24,4 +24,4 @@ func newNotifier(string) (*notifier, error) { return &notifier{}, nil }
 func (*notifier) notify([]string, int64)    {}
 func (*notifier) close() error              { return nil }
 
-func (*notifier) watch(driver.Request) (driver.Watch, error) { return driver.Watch{}, driver.ErrSkip }
+func (*notifier) watch(string, func()) (stop func(), err error) { return nil, driver.ErrSkip }

@@ -93,7 +93,8 @@ func TestOpenLeavesForeignDatabases(t *testing.T) {
 		"CREATE TABLE users (id INTEGER)": "another program",
 		"PRAGMA user_version=1":           "another program",
 		"PRAGMA application_id=7":         "another program",
-		"CREATE TABLE locks (name TEXT); PRAGMA application_id=0x646c636b; PRAGMA user_version=2": "newer distlock",
+		"CREATE TABLE locks (name TEXT); PRAGMA application_id=0x646c636b; PRAGMA user_version=3": "newer distlock",
+		"CREATE TABLE locks (name TEXT); PRAGMA application_id=0x646c636b; PRAGMA user_version=1": "older distlock",
 		"CREATE TABLE locks (name TEXT); PRAGMA application_id=0x646c636b":                        "never existed",
 	} {
 		path := foreign(t, script)

@@ -1,6 +1,7 @@
 package sqlitelock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -8,100 +9,69 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/engine"
 )
 
 // The file's header has the mark "dlck" and the version of the tables.
 const (
 	applicationID = 0x646c636b
-	schemaVersion = 1
+	schemaVersion = 2
 )
 
-// In claims, fence is 0 for a place in the queue, and ticket is 0 for a hold. Times are in
-// nanoseconds of the clock whose life meta.boot names. meta.seen is a time that this clock has
-// reached. meta.swept is at least the number of every lock whose row was swept.
+// Of a name without a row, meta.swept bounds the version and void that it had. meta.clock is what the store's clock, in µs, is
+// ahead of the clock whose life meta.boot names; meta.seen is a time in ns that this clock has reached.
 const schema = `
 CREATE TABLE meta (
 	boot  TEXT NOT NULL,
-	swept INTEGER NOT NULL,
-	seen  INTEGER NOT NULL DEFAULT 0
+	seen  INTEGER NOT NULL,
+	clock INTEGER NOT NULL,
+	swept INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE locks (
-	name   TEXT PRIMARY KEY,
-	kind   INTEGER NOT NULL,
-	lim    INTEGER NOT NULL,
-	number INTEGER NOT NULL
+	name    TEXT PRIMARY KEY,
+	version INTEGER NOT NULL,
+	until   INTEGER NOT NULL,
+	void    INTEGER NOT NULL,
+	claims  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE claims (
-	name   TEXT NOT NULL,
-	owner  TEXT NOT NULL,
-	mode   INTEGER NOT NULL,
-	ticket INTEGER NOT NULL,
-	fence  INTEGER NOT NULL,
-	since  INTEGER NOT NULL,
-	until  INTEGER NOT NULL,
-	meta   TEXT NOT NULL,
-	PRIMARY KEY (name, owner)
-) STRICT, WITHOUT ROWID;
-INSERT INTO meta VALUES ('', 0, 0);
+INSERT INTO meta VALUES ('', 0, 0, 0);
 `
 
 const (
-	addSeen = `ALTER TABLE meta ADD COLUMN seen INTEGER NOT NULL DEFAULT 0;`
-	endAll  = `DELETE FROM claims;`
-)
+	// sqlRead returns all that is kept in one column, which costs a client less than four, or meta.swept if there is nothing. It
+	// returns no row if another boot has taken the file over.
+	sqlRead = `
+SELECT coalesce(l.version || ' ' || l.until || ' ' || l.void || ' ' || l.claims, m.swept)
+FROM meta m LEFT JOIN locks l ON l.name = ?
+WHERE m.boot = ?`
 
-const (
-	// sqlLoad reads all of one name. It returns no row if another boot has taken the file over.
-	sqlLoad = `
-SELECT l.kind, l.lim, l.number, m.swept, c.owner, c.mode, c.ticket, c.fence, c.since, c.until, c.meta
-FROM meta m LEFT JOIN locks l ON l.name = ?1 LEFT JOIN claims c ON c.name = ?1
-WHERE m.boot = ?2`
+	sqlInsert = `INSERT INTO locks (version, until, void, claims, name) VALUES (?, ?, ?, ?, ?)`
 
-	// sqlNumber reads a name without claims: its number, or if it has no row, the number below which a new one must not begin,
-	// negated. It returns no row if the name has claims, or another boot has taken the file over.
-	sqlNumber = `
-SELECT CASE WHEN l.number IS NULL THEN -m.swept ELSE max(l.number, m.swept) END
-FROM meta m LEFT JOIN locks l ON l.name = ?1
-WHERE m.boot = ?2 AND NOT EXISTS (SELECT 1 FROM claims c WHERE c.name = ?1)`
-
-	sqlPutLock = `
-INSERT INTO locks (name, kind, lim, number) VALUES (?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, lim = excluded.lim, number = excluded.number`
-
-	sqlPutClaim = `
-INSERT INTO claims (name, owner, mode, ticket, fence, since, until, meta) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (name, owner) DO UPDATE SET mode = excluded.mode, ticket = excluded.ticket,
-	fence = excluded.fence, since = excluded.since, until = excluded.until, meta = excluded.meta`
-
-	sqlDeleteExpired = `DELETE FROM claims WHERE name = ? AND until <= ?`
-
-	sqlRenew      = `UPDATE claims SET until = max(until, ?) WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
-	sqlRaiseFence = `UPDATE locks SET number = max(number, ?) WHERE name = ?`
-
-	// sqlRelease also returns whether there is a queue. The claim that goes is not part of it: whether
-	// it is visible here is undefined.
-	sqlRelease = `
-DELETE FROM claims WHERE name = ?1 AND owner = ?2
-RETURNING until, EXISTS (SELECT 1 FROM claims c WHERE c.name = ?1 AND c.owner <> ?2 AND c.ticket > 0)`
-
-	sqlSweepEnd     = `SELECT max(name) FROM (SELECT name FROM locks WHERE name > ? ORDER BY name LIMIT ?)`
-	sqlSweepClaims  = `DELETE FROM claims WHERE name > ? AND name <= ? AND until <= ?`
-	sqlSweepNumbers = `UPDATE meta SET swept = max(swept, ?)`
-	sqlSweepLocks   = `
-DELETE FROM locks WHERE name > ? AND name <= ? AND number <= ?
-AND NOT EXISTS (SELECT 1 FROM claims WHERE claims.name = locks.name)`
+	// sqlUpdate changes no row if another process has changed it, or another boot has taken the file over.
+	sqlUpdate = `
+UPDATE locks SET version = ?, until = ?, void = ?, claims = ?
+WHERE name = ? AND version = ? AND EXISTS (SELECT 1 FROM meta WHERE boot = ?)`
 
 	sqlStamp = `UPDATE meta SET seen = max(seen, ?) WHERE boot = ?`
+	sqlEnd   = `UPDATE locks SET until = 0, claims = '';`
 
-	sqlBoot = `SELECT count(*) FROM meta WHERE boot = ?`
-	sqlList = `SELECT DISTINCT name FROM claims WHERE name >= ? AND name > ? AND until > ? ORDER BY name LIMIT ?`
+	sqlSweepEnd     = `SELECT max(name) FROM (SELECT name FROM locks WHERE name > ? ORDER BY name LIMIT ?)`
+	sqlSweepNumbers = `UPDATE meta SET swept = max(swept, ?)`
+	sqlSweepLocks   = `DELETE FROM locks WHERE name > ?1 AND name <= ?2 AND version <= ?3 AND void <= ?3 AND until <= ?4`
+
+	// sqlNames returns a row without a name at least, or none if another boot has taken the file over.
+	sqlNames = `
+SELECT l.name FROM meta m LEFT JOIN (
+	SELECT name FROM locks WHERE name >= ?1 AND name > ?2 AND until > ?3 ORDER BY name LIMIT ?4
+) l WHERE m.boot = ?5 ORDER BY l.name`
 )
 
 // clock is the clock by which holds end.
@@ -114,13 +84,18 @@ type clock struct {
 
 	// now returns nanoseconds, the same for all processes of the host.
 	now func() int64
+
+	// ahead is what the store's clock is ahead of it, in µs.
+	ahead int64
 }
+
+// micros returns the store's clock. It began with the wall clock, and does not jump.
+func (c *clock) micros() int64 { return c.now()/1000 + c.ahead }
 
 // reached reports whether the clock can be the one that has reached the time seen.
 func (c *clock) reached(seen int64) bool { return !c.stops || c.now() >= seen }
 
-// wallMicros returns the wall clock in µs. It may jump: grants only use it as the lower
-// bound of their numbers.
+// wallMicros returns the wall clock in µs. It may jump: versions only use it as their lower bound.
 func wallMicros() int64 { return time.Now().UnixMicro() }
 
 // resultCode returns SQLite's primary result code; 0 if err is not SQLite's.
@@ -157,64 +132,35 @@ func checkHeader(ctx context.Context, conn *sql.Conn) (fresh bool, err error) {
 		return false, fmt.Errorf("%w: this is the database of another program; distlock wants a file of its own", driver.ErrInvalid)
 	case version > schemaVersion:
 		return false, fmt.Errorf("%w: the file has schema version %d, this program knows %d: a newer distlock made it", driver.ErrInvalid, version, schemaVersion)
+	case version == 1:
+		return false, fmt.Errorf("%w: an older distlock made the file, whose tables have another form: stop its programs, and remove the file with its -wal, -shm and -notify; all holds end", driver.ErrInvalid)
 	case version != schemaVersion:
 		return false, fmt.Errorf("%w: the file has schema version %d, which never existed", driver.ErrInvalid, version)
 	}
 	return false, nil
 }
 
-// lockState is the content of the file for one name.
-type lockState struct {
-	claims.Lock
-	fresh   bool           // there is no row yet
-	expired int            // rows of claims that have ended
-	sooner  []claims.Claim // claims that end sooner since then
+// kept reads what the file has of a name.
+func (s *statements) kept(name, boot string) (k engine.Kept, err error) {
+	err = errAnotherBoot
+	failed := s.read.query(func(row []sqldriver.Value) { k, err = keptOf(row[0]), nil }, name, boot)
+	return k, cmp.Or(failed, err)
 }
 
-// load reads name as of now, with a statement of sqlLoad.
-func load(ctx context.Context, s *statement, name, boot string, now int64) (*lockState, error) {
-	var l *lockState
-	var swept int64
-	err := s.query(ctx, func(row []sqldriver.Value) {
-		if l == nil {
-			l = &lockState{}
-		}
-		l.Kind, l.Limit, l.Number, swept = driver.Mode(integer(row[0])), int(integer(row[1])), integer(row[2]), integer(row[3])
-		if owner, ok := row[4].(string); ok {
-			l.Claims = append(l.Claims, claims.Claim{
-				Owner: owner, Mode: driver.Mode(integer(row[5])), Place: integer(row[6]), Fence: integer(row[7]),
-				Since: integer(row[8]), Until: integer(row[9]), Meta: row[10].(string),
-			})
-		}
-	}, name, boot)
-	if err != nil {
-		return nil, err
+// keptOf decodes the column of sqlRead.
+func keptOf(v any) (k engine.Kept) {
+	text, there := v.(string)
+	if !there {
+		k.Void, _ = v.(int64)
+		return k
 	}
-	if l == nil {
-		return nil, errAnotherBoot
+	for _, n := range []*int64{&k.Version, &k.Until, &k.Void} {
+		number, rest, _ := strings.Cut(text, " ")
+		*n, _ = strconv.ParseInt(number, 10, 64)
+		text = rest
 	}
-	l.fresh, l.Number = l.Number == 0, max(l.Number, swept)
-	l.expired, l.sooner = l.Expire(now)
-	l.Sort()
-	return l, nil
-}
-
-// read is load for the writer. Most names have no claims, and then one column is enough.
-func (s *statements) read(name, boot string, now int64) (l *lockState, err error) {
-	err = s.number.query(context.Background(), func(row []sqldriver.Value) {
-		n := integer(row[0])
-		l = &lockState{Lock: claims.Lock{Number: max(n, -n)}, fresh: n <= 0}
-	}, name, boot)
-	if l != nil || err != nil {
-		return l, err
-	}
-	return load(context.Background(), s.load, name, boot, now)
-}
-
-// integer returns a number; 0 for NULL.
-func integer(v sqldriver.Value) int64 {
-	n, _ := v.(int64)
-	return n
+	k.Text = text
+	return k
 }
 
 // statement is a prepared statement, used without database/sql, which made a quarter of a call's allocations. It is used
@@ -273,11 +219,11 @@ func (s *statement) exec(args ...sqldriver.Value) (int64, error) {
 }
 
 // query calls f with each row, which is valid until f returns.
-func (s *statement) query(ctx context.Context, f func(row []sqldriver.Value), args ...sqldriver.Value) error {
-	if err := s.compile(ctx); err != nil {
+func (s *statement) query(f func(row []sqldriver.Value), args ...sqldriver.Value) error {
+	if err := s.compile(context.Background()); err != nil {
 		return err
 	}
-	rows, err := s.stmt.QueryContext(ctx, s.bind(args))
+	rows, err := s.stmt.QueryContext(context.Background(), s.bind(args))
 	if err != nil {
 		return err
 	}
@@ -300,11 +246,8 @@ type statements struct {
 
 	begin, commit, rollback, checkpoint *statement
 
-	number, load, putLock             *statement
-	putClaim, deleteExpired           *statement
-	renew, stamp, raiseFence, release *statement
-	sweepEnd, sweepClaims             *statement
-	sweepNumbers, sweepLocks          *statement
+	read, insert, update, stamp        *statement
+	sweepEnd, sweepNumbers, sweepLocks *statement
 
 	all []*statement
 }
@@ -315,15 +258,13 @@ func (s *statements) prepare(ctx context.Context, conn sqldriver.Conn) error {
 	s.conn = conn
 	for stmt, text := range map[**statement]string{
 		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK", &s.checkpoint: "PRAGMA wal_checkpoint(PASSIVE)",
-		&s.number: sqlNumber, &s.load: sqlLoad, &s.putLock: sqlPutLock, &s.putClaim: sqlPutClaim, &s.deleteExpired: sqlDeleteExpired,
-		&s.renew: sqlRenew, &s.stamp: sqlStamp, &s.raiseFence: sqlRaiseFence, &s.release: sqlRelease,
-		&s.sweepEnd: sqlSweepEnd, &s.sweepClaims: sqlSweepClaims,
-		&s.sweepNumbers: sqlSweepNumbers, &s.sweepLocks: sqlSweepLocks,
+		&s.read: sqlRead, &s.insert: sqlInsert, &s.update: sqlUpdate, &s.stamp: sqlStamp,
+		&s.sweepEnd: sqlSweepEnd, &s.sweepNumbers: sqlSweepNumbers, &s.sweepLocks: sqlSweepLocks,
 	} {
 		*stmt = &statement{conn: conn, text: text}
 		s.all = append(s.all, *stmt)
 	}
-	for _, used := range []*statement{s.begin, s.commit, s.rollback, s.number, s.putLock, s.putClaim, s.release} {
+	for _, used := range []*statement{s.begin, s.commit, s.rollback, s.read, s.insert, s.update} {
 		if err := used.compile(ctx); err != nil {
 			return err
 		}
@@ -348,28 +289,25 @@ const (
 	sweepIdle  = time.Minute
 )
 
-// sweeper removes the rows of names that were not used for a while, so that a program that
-// locks "order:1", "order:2" and so on has a file of bounded size. It raises meta.swept to
-// at least their numbers, and every new row starts above it.
+// sweeper removes the rows of names that were not used for a while, so that a program that locks "order:1", "order:2" and so on
+// has a file of bounded size. It raises meta.swept to at least their versions and voids: a new row starts above it, and what an old
+// row would refuse as too late is refused without it.
 type sweeper struct {
 	idle  time.Duration // how long a name is unused before its row goes
 	added int           // rows since the last step
 	after string        // where the next step begins
 }
 
-// step visits the next rows, and removes those whose last grant had a number up to limit.
+// step visits the next rows, and removes those that were changed up to limit and have no claims.
 func (s *sweeper) step(st *statements, limit, now int64) error {
 	after, end := s.after, ""
-	err := st.sweepEnd.query(context.Background(), func(row []sqldriver.Value) { end, _ = row[0].(string) }, after, int64(sweepStep))
+	err := st.sweepEnd.query(func(row []sqldriver.Value) { end, _ = row[0].(string) }, after, int64(sweepStep))
 	if s.after = end; err != nil || end == "" {
-		return err
-	}
-	if _, err := st.sweepClaims.exec(after, end, now); err != nil {
 		return err
 	}
 	if _, err := st.sweepNumbers.exec(limit); err != nil {
 		return err
 	}
-	_, err = st.sweepLocks.exec(after, end, limit)
+	_, err = st.sweepLocks.exec(after, end, limit, now)
 	return err
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/engine"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -32,6 +32,7 @@ type writer struct {
 	notifier    *notifier
 	sweep       sweeper
 	commits     int // since the last checkpoint
+	known       map[string]engine.Kept
 
 	jobs chan *job
 	life context.Context // ends with Close
@@ -42,22 +43,14 @@ type writer struct {
 // job is one call's share of a transaction. run may be called more than once. Its effects
 // are committed once done receives the result.
 type job struct {
-	w      *writer
-	ctx    context.Context
-	run    func(*tx) error
-	single bool // run is a single statement, which is a transaction by itself
-	start  time.Time
-	done   chan error
-}
+	w     *writer
+	ctx   context.Context
+	run   func(j *job) error
+	start time.Time
+	done  chan error
 
-// tx is the transaction that jobs run in.
-type tx struct {
-	*statements
-	clock clock
-	added int // rows of locks
-
-	freed  []string // names that may have become free, and have no queue
-	queues []string // names that may have become free, and may have a queue
+	added int      // rows of locks
+	wake  []string // keys of the notifier
 }
 
 // The bounds of a batch, and of the pauses between tries at a busy file. SQLite's own busy
@@ -68,9 +61,9 @@ const (
 	maxPause   = 2 * time.Millisecond
 )
 
-func (w *writer) newJob(ctx context.Context, single bool, run func(*tx) error) *job {
+func (w *writer) newJob(ctx context.Context, run func(*job) error) *job {
 	w.calls.Add(1)
-	return &job{w: w, ctx: ctx, run: run, single: single, start: time.Now(), done: make(chan error, 1)}
+	return &job{w: w, ctx: ctx, run: run, start: time.Now(), done: make(chan error, 1)}
 }
 
 // answer ends a job.
@@ -79,9 +72,10 @@ func (j *job) answer(err error) {
 	j.done <- err
 }
 
-// do runs a job in a transaction, and waits for the result. An error of ctx means that the outcome is unknown.
-func (w *writer) do(ctx context.Context, single bool, run func(*tx) error) error {
-	j := w.newJob(ctx, single, run)
+// do runs a job in a transaction, and waits for the result. An error of ctx that is not ErrUnsent means that the outcome is
+// unknown: the job may still run.
+func (w *writer) do(ctx context.Context, run func(*job) error) error {
+	j := w.newJob(ctx, run)
 	if w.runAlone(j) {
 		return <-j.done
 	}
@@ -106,16 +100,12 @@ func (w *writer) runAlone(j *job) bool {
 
 // enqueue has the goroutine run a job, and waits for the result, or for the end of the job's context.
 func (w *writer) enqueue(j *job) error {
-	if err := j.ctx.Err(); err != nil {
-		j.answer(err)
-		return err
-	}
 	select {
 	case w.jobs <- j:
 	case <-w.life.Done():
 		j.answer(driver.ErrClosed)
 	case <-j.ctx.Done():
-		j.answer(j.ctx.Err())
+		j.answer(driver.Unsent(j.ctx.Err()))
 	}
 	select {
 	case err := <-j.done:
@@ -180,7 +170,7 @@ func (w *writer) dismiss(batch []*job, err error) []*job {
 	return slices.DeleteFunc(batch, func(j *job) bool {
 		switch {
 		case j.ctx.Err() != nil:
-			j.answer(fmt.Errorf("%w: %w", j.ctx.Err(), err))
+			j.answer(driver.Unsent(fmt.Errorf("%w: %w", j.ctx.Err(), err)))
 		case time.Since(j.start) > w.busyTimeout:
 			j.answer(tooBusy(w.busyTimeout, err))
 		default:
@@ -191,7 +181,7 @@ func (w *writer) dismiss(batch []*job, err error) []*job {
 }
 
 func tooBusy(timeout time.Duration, err error) error {
-	return fmt.Errorf("another process has been writing for %v: %w", timeout, err)
+	return driver.Unsent(fmt.Errorf("another process has been writing for %v: %w", timeout, err))
 }
 
 // attempt runs a batch and answers its jobs, unless the file is busy. If a batch fails,
@@ -208,7 +198,7 @@ func (w *writer) attempt(batch []*job) error {
 	for _, j := range batch {
 		// Serving the job before may have served later calls, such as the release of an abandoned Acquire.
 		if err := j.ctx.Err(); err != nil {
-			j.answer(err)
+			j.answer(driver.Unsent(err))
 			continue
 		}
 		w.serve([]*job{j})
@@ -216,77 +206,58 @@ func (w *writer) attempt(batch []*job) error {
 	return nil
 }
 
-// transact runs the jobs in one transaction, and answers them once it is committed. A fact
-// that a job reports is its answer; any other error fails the batch.
+// transact runs the jobs in one transaction, and answers them once it is committed. An error of one fails them all.
 func (w *writer) transact(batch []*job) error {
 	if err := w.files.check(); err != nil {
 		return err
 	}
-	t := &tx{statements: &w.stmts, clock: w.clock}
-	bare := len(batch) == 1 && batch[0].single
-	if !bare {
-		if _, err := t.begin.exec(); err != nil {
-			return err
-		}
+	if _, err := w.stmts.begin.exec(); err != nil {
+		return err
 	}
 	now := w.clock.now()
-	stamp := !bare && now-w.stamped >= int64(stampEvery)
-	if stamp {
-		if _, err := t.stamp.exec(now, w.clock.boot); err != nil {
-			return w.rollback(bare, err)
-		}
-	}
-	answers := make([]error, len(batch))
-	for i, j := range batch {
-		if answers[i] = j.run(t); isUnknown(answers[i]) {
-			return w.rollback(bare, answers[i])
-		}
-	}
-	if !bare {
-		if _, err := t.commit.exec(); err != nil {
-			return w.rollback(bare, err)
-		}
+	stamp := now-w.stamped >= int64(stampEvery)
+	if err := w.runAll(batch, stamp, now); err != nil {
+		// Some errors have ended the transaction already.
+		_, _ = w.stmts.rollback.exec()
+		w.known = nil
+		return err
 	}
 	if stamp {
 		w.stamped = now
 	}
-	t.admit()
-	w.notifier.notify(t.freed, w.clock.now())
-	w.sweep.added += t.added
 	w.commits++
-	for i, j := range batch {
-		j.answer(answers[i])
+	for _, j := range batch {
+		w.notifier.notify(j.wake, w.clock.now())
+		w.sweep.added += j.added
+		j.answer(nil)
 	}
 	return nil
 }
 
-// admit adds the places that the queues let in to freed. It comes after the commit: if the queue has
-// changed by then, that change does the same.
-func (t *tx) admit() {
-	for _, name := range t.queues {
-		l, err := load(context.Background(), t.load, name, t.clock.boot, t.clock.now())
-		if err != nil {
-			continue // waiters retry by themselves
-		}
-		places, others := l.LetsIn()
-		for _, p := range places {
-			t.freed = append(t.freed, placeKey(name, p.Owner))
-		}
-		if others {
-			t.freed = append(t.freed, name)
+func (w *writer) runAll(batch []*job, stamp bool, now int64) error {
+	if stamp {
+		if _, err := w.stmts.stamp.exec(now, w.clock.boot); err != nil {
+			return err
 		}
 	}
+	for _, j := range batch {
+		j.added, j.wake = 0, nil
+		if err := j.run(j); err != nil {
+			return err
+		}
+	}
+	_, err := w.stmts.commit.exec()
+	return err
 }
 
-// placeKey identifies a place in the queue of a name for the notifier.
-func placeKey(name, owner string) string { return name + "\x00" + owner }
+// maxKnown bounds what is remembered, so that a change of what nobody else has changed does not read.
+const maxKnown = 4096
 
-func (w *writer) rollback(bare bool, err error) error {
-	if !bare {
-		// Some errors have ended the transaction already.
-		_, _ = w.stmts.rollback.exec()
+func (w *writer) know(name string, k engine.Kept) {
+	if w.known == nil || len(w.known) >= maxKnown {
+		w.known = map[string]engine.Kept{}
 	}
-	return err
+	w.known[name] = k
 }
 
 // checkpointEvery is how many commits make the goroutine write the WAL back to the database, which waits for the disk.
@@ -300,7 +271,7 @@ func (w *writer) isDue() bool { return w.commits >= checkpointEvery || w.sweep.a
 func (w *writer) checkpointSome() {
 	if w.commits >= checkpointEvery {
 		w.commits = 0
-		_ = w.stmts.checkpoint.query(context.Background(), func([]sqldriver.Value) {})
+		_ = w.stmts.checkpoint.query(func([]sqldriver.Value) {})
 	}
 }
 
@@ -310,17 +281,13 @@ func (w *writer) sweepSome() {
 		return
 	}
 	w.sweep.added = 0
-	j := w.newJob(w.life, false, func(t *tx) error {
-		return w.sweep.step(t.statements, wallMicros()-w.sweep.idle.Microseconds(), t.clock.now())
+	j := w.newJob(w.life, func(*job) error {
+		now := w.clock.micros()
+		return w.sweep.step(&w.stmts, now-w.sweep.idle.Microseconds(), now)
 	})
 	if err := w.attempt([]*job{j}); err != nil {
 		j.answer(err)
 	}
-}
-
-// isUnknown reports whether err is an error and not one of the driver's facts.
-func isUnknown(err error) bool {
-	return err != nil && !driver.Final(err) && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost)
 }
 
 func answer(batch []*job, err error) {

@@ -55,14 +55,16 @@ func TestContextEndsWhileAnotherWrites(t *testing.T) {
 		t.Errorf("a reader does not wait for writers: %+v, %v", info, err)
 	}
 	// The writer drops abandoned jobs before it takes in another one.
-	b.w.jobs <- b.w.newJob(t.Context(), true, func(*tx) error { return nil })
+	b.store.w.jobs <- b.store.w.newJob(t.Context(), func(*job) error { return nil })
 	unlock()
 	// The abandoned jobs don't land later.
 	take(t, b, request("x", driver.Exclusive, long))
 	free(t, b, mine)
 }
 
-func unknown(err error) bool { return err != nil && isUnknown(err) }
+func unknown(err error) bool {
+	return err != nil && !driver.Final(err) && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost)
+}
 
 func TestBusyTimeout(t *testing.T) {
 	path := lockFile(t)
@@ -124,8 +126,8 @@ func TestFull(t *testing.T) {
 
 func limitPages(t *testing.T, b *Backend, pragma string) {
 	t.Helper()
-	must.OK(t, b.w.do(t.Context(), true, func(tx *tx) error {
-		s := &statement{conn: tx.conn, text: pragma}
+	must.OK(t, b.store.w.do(t.Context(), func(*job) error {
+		s := &statement{conn: b.store.w.stmts.conn, text: pragma}
 		_, err := s.exec()
 		return errors.Join(err, s.close())
 	}))
@@ -151,22 +153,22 @@ func TestOneFailureInABatch(t *testing.T) {
 	begun, block := make(chan struct{}), make(chan struct{})
 	held := make(chan error, 1)
 	go func() {
-		held <- b.w.do(context.Background(), true, func(*tx) error { close(begun); <-block; return nil })
+		held <- b.store.w.do(context.Background(), func(*job) error { close(begun); <-block; return nil })
 	}()
 	<-begun
 	got := make(chan error, 3)
 	for i := range 3 {
 		go func() {
-			got <- b.w.do(context.Background(), false, func(t *tx) error {
+			got <- b.store.w.do(context.Background(), func(j *job) error {
 				if i == 1 {
 					return bad
 				}
-				_, err := t.acquire(request("x"+driver.NewOwner(), driver.Exclusive, long), "")
+				_, err := j.swap(claimOf("x" + driver.NewOwner()))
 				return err
 			})
 		}()
 	}
-	for b.w.calls.Load() < 4 {
+	for b.store.w.calls.Load() < 4 {
 		time.Sleep(time.Millisecond)
 	}
 	close(block)
@@ -187,9 +189,11 @@ func TestAbandonedJobInAFailedBatch(t *testing.T) {
 	b := connect(t, lockFile(t))
 	bad := errors.New("bad")
 	ctx, cancel := context.WithCancel(t.Context())
-	first := b.w.newJob(t.Context(), true, func(*tx) error { cancel(); return bad })
-	second := b.w.newJob(ctx, true, func(*tx) error { t.Error("the abandoned job runs"); return nil })
-	must.OK(t, b.w.do(t.Context(), true, func(*tx) error { return b.w.attempt([]*job{first, second}) }))
+	first := b.store.w.newJob(t.Context(), func(*job) error { cancel(); return bad })
+	second := b.store.w.newJob(ctx, func(*job) error { t.Error("the abandoned job runs"); return nil })
+	b.store.w.turn <- struct{}{}
+	must.OK(t, b.store.w.attempt([]*job{first, second}))
+	<-b.store.w.turn
 	wantIs(t, <-first.done, bad)
 	wantIs(t, <-second.done, context.Canceled)
 }
@@ -199,18 +203,18 @@ func TestCallAlone(t *testing.T) {
 	t.Parallel()
 	b := connect(t, lockFile(t))
 	isAlone := func(b *Backend) (is bool) {
-		must.OK(t, b.w.do(t.Context(), true, func(*tx) error {
+		must.OK(t, b.store.w.do(t.Context(), func(*job) error {
 			is = bytes.Contains(debug.Stack(), []byte("runAlone"))
 			return nil
 		}))
 		return is
 	}
 	expect.Equal(t, isAlone(b), true, "the first call is alone")
-	other := b.w.newJob(t.Context(), true, func(*tx) error { return nil })
+	other := b.store.w.newJob(t.Context(), func(*job) error { return nil })
 	expect.Equal(t, isAlone(b), false, "a call beside another is alone")
-	must.OK(t, b.w.enqueue(other))
-	b.w.turn <- struct{}{} // the goroutine gives it back after the answer
-	<-b.w.turn
+	must.OK(t, b.store.w.enqueue(other))
+	b.store.w.turn <- struct{}{} // the goroutine gives it back after the answer
+	<-b.store.w.turn
 	expect.Equal(t, isAlone(b), true, "a later call is alone")
 	expect.Equal(t, isAlone(connectWith(t, lockFile(t), &Options{Synchronous: Full})), false, "a call that waits for the disk is alone")
 }
@@ -246,7 +250,7 @@ func TestAbandonedRenewals(t *testing.T) {
 	t.Parallel()
 	b := connect(t, lockFile(t))
 	var holds []driver.Hold
-	for i := range renewBatch {
+	for i := range 128 {
 		h := driver.Hold{Name: fmt.Sprint("job ", i), Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Hour}
 		must.Get(b.Acquire(t.Context(), driver.Request{Hold: h, Fences: 1}))(t)
 		holds = append(holds, h)

@@ -1,0 +1,166 @@
+package sqlitelock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/engine"
+)
+
+// Read does not wait for writers.
+func (s *store) Read(ctx context.Context, names []string) (list []engine.Seen, err error) {
+	if err = s.w.files.check(); err != nil {
+		return nil, s.wrap(err)
+	}
+	for _, name := range names {
+		now := s.w.clock.micros()
+		var column any
+		err := s.read.QueryRowContext(ctx, name, s.w.clock.boot).Scan(&column)
+		if err == sql.ErrNoRows {
+			err = errAnotherBoot
+		}
+		if err != nil {
+			return nil, s.wrap(err)
+		}
+		k := keptOf(column)
+		list = append(list, engine.Seen{Version: k.Version, Text: k.Text, Void: k.Void, Now: now})
+	}
+	return list, nil
+}
+
+// wrap names the file, and a reader that Close may have interrupted.
+func (s *store) wrap(err error) error {
+	switch {
+	case err == nil || driver.Final(err):
+		return err
+	case s.life.Err() != nil:
+		return driver.ErrClosed
+	}
+	return fmt.Errorf("%s: %w", s.path, err)
+}
+
+// Swap makes the changes in one transaction.
+func (s *store) Swap(ctx context.Context, changes []engine.Change) []engine.Outcome {
+	list := make([]engine.Outcome, len(changes)) // an abandoned job still writes it
+	err := s.w.do(ctx, func(j *job) (err error) {
+		for i := range changes {
+			if list[i], err = j.swap(changes[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return slices.Repeat([]engine.Outcome{{Err: s.wrap(err)}}, len(changes))
+	}
+	return list
+}
+
+// swap makes a change, in a transaction. A change that misses is no error. What this process has written last is taken to be there
+// still: a write finds out.
+func (j *job) swap(c engine.Change) (out engine.Outcome, err error) {
+	c.Floor = max(c.Floor, wallMicros()) // also if the file is lost
+	now := j.w.clock.micros()
+	was, known := j.w.known[c.Name]
+	is, done := was, false
+	if known {
+		if is, done = c.Apply(was, now); done {
+			done, err = j.w.put(c.Name, was, is)
+		}
+	}
+	if !done && err == nil {
+		if was, err = j.w.stmts.kept(c.Name, j.w.clock.boot); was.Version == 0 {
+			c.Floor = max(c.Floor, was.Void+1)
+		}
+		if is, done = c.Apply(was, now); done && err == nil {
+			_, err = j.w.put(c.Name, was, is)
+		}
+	}
+	if err != nil {
+		return out, err
+	}
+	out = engine.Outcome{Done: done, Other: done && c.Ahead != engine.Whole && was.Version != c.Version}
+	if out.Seen = (engine.Seen{Version: is.Version, Void: is.Void, Now: now}); !done || out.Other {
+		out.Seen.Text = is.Text
+	}
+	if done {
+		j.wakes(&c)
+		if was.Version == 0 {
+			j.added++
+		}
+	}
+	return out, nil
+}
+
+// put writes what is kept instead of what was, if that is still so.
+func (w *writer) put(name string, was, is engine.Kept) (done bool, err error) {
+	var n int64
+	if was.Version == 0 {
+		n, err = w.stmts.insert.exec(is.Version, is.Until, is.Void, is.Text, name)
+	} else {
+		n, err = w.stmts.update.exec(is.Version, is.Until, is.Void, is.Text, name, was.Version, w.clock.boot)
+	}
+	if n > 0 {
+		w.know(name, is)
+	}
+	return n > 0, err
+}
+
+func (j *job) wakes(c *engine.Change) {
+	for _, w := range c.Wake {
+		j.wake = append(j.wake, placeKey(w.Name, w.Owner))
+	}
+	if c.Frees {
+		j.wake = append(j.wake, c.Name)
+	}
+}
+
+// placeKey identifies a place in the queue of a name for the notifier.
+func placeKey(name, owner string) string { return name + "\x00" + owner }
+
+// Wake wakes places.
+func (s *store) Wake(_ context.Context, list []engine.Wake) {
+	var keys []string
+	for _, w := range list {
+		keys = append(keys, placeKey(w.Name, w.Owner))
+	}
+	s.notifier.notify(keys, s.w.clock.now())
+}
+
+// Names returns names in the order of their bytes.
+func (s *store) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
+	if err = s.w.files.check(); err != nil {
+		return nil, s.wrap(err)
+	}
+	rows, err := s.db.QueryContext(ctx, sqlNames, prefix, after, s.w.clock.micros(), limit, s.w.clock.boot)
+	if err != nil {
+		return nil, s.wrap(err)
+	}
+	defer rows.Close()
+	any := false
+	for rows.Next() {
+		var name sql.NullString
+		if err := rows.Scan(&name); err != nil {
+			return nil, s.wrap(err)
+		}
+		if any = true; name.Valid {
+			names = append(names, name.String)
+		}
+	}
+	if err = rows.Err(); err == nil && !any {
+		err = errAnotherBoot
+	}
+	return names, s.wrap(err)
+}
+
+// Listen works on Linux. A waiter with a place is woken by that, another one by its name.
+func (s *store) Listen(_ context.Context, w engine.Waiter, heard func(end string)) (stop func(), err error) {
+	key := w.Name
+	if w.Queue {
+		key = placeKey(w.Name, w.Owner)
+	}
+	return s.notifier.watch(key, func() { heard(engine.EndOf(w.Owner)) })
+}
