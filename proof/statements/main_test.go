@@ -30,6 +30,7 @@ func TestLongStatements(t *testing.T) {
 		{"Redis", func() string { return testserver.SharedRedis(t).URL() }},
 		{"etcd", func() string { return testserver.SharedEtcd(t).URL() }},
 		{"PostgreSQL", func() string { return testserver.SharedPostgres(t).Database(t) + "&create=true" }},
+		{"SQLite", func() string { return "sqlite:" + filepath.Join(t.TempDir(), "locks.db") }},
 	} {
 		files := statements(t, program, b.url())
 		total := 0
