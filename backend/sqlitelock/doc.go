@@ -15,7 +15,7 @@
 // # Capabilities
 //
 // All modes, fair queues on request, spans of fences, floors, downgrades, and full Inspect
-// and List. Each attempt is one transaction, which begins with the write lock. Concurrent
+// and List. Each change is one transaction, which begins with the write lock. Concurrent
 // calls of one process share a transaction. A call that comes alone runs it by itself: Acquire and
 // Release may return later than their context ends if the disk does not answer, unless synchronous is full.
 //
@@ -42,10 +42,10 @@
 //
 // # Fences
 //
-// A fence is the grant's number times 1024, plus the hand-off inside the process. Numbers
-// increase by one and are at least the wall clock in µs. So fences also increase if the
+// A fence is the version of the grant times 1024, plus the hand-off inside the process. Each change
+// raises a name's version, to the wall clock in µs at least. So fences also increase if the
 // file is lost, and last until the year 2255. Rows of names that were not used for a
-// minute are removed bit by bit; the numbers of new rows lie above theirs.
+// minute are removed bit by bit; the versions of new rows lie above theirs.
 //
 // # Waiting
 //

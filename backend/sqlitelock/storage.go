@@ -61,17 +61,13 @@ UPDATE locks SET version = ?, until = ?, void = ?, claims = ?
 WHERE name = ? AND version = ? AND EXISTS (SELECT 1 FROM meta WHERE boot = ?)`
 
 	sqlStamp = `UPDATE meta SET seen = max(seen, ?) WHERE boot = ?`
-	sqlEnd   = `UPDATE locks SET until = 0, claims = '';`
+	sqlEnd   = `UPDATE locks SET version = version + 1, until = 0, claims = '';`
 
 	sqlSweepEnd     = `SELECT max(name) FROM (SELECT name FROM locks WHERE name > ? ORDER BY name LIMIT ?)`
 	sqlSweepNumbers = `UPDATE meta SET swept = max(swept, ?)`
 	sqlSweepLocks   = `DELETE FROM locks WHERE name > ?1 AND name <= ?2 AND version <= ?3 AND void <= ?3 AND until <= ?4`
 
-	// sqlNames returns a row without a name at least, or none if another boot has taken the file over.
-	sqlNames = `
-SELECT l.name FROM meta m LEFT JOIN (
-	SELECT name FROM locks WHERE name >= ?1 AND name > ?2 AND until > ?3 ORDER BY name LIMIT ?4
-) l WHERE m.boot = ?5 ORDER BY l.name`
+	sqlNames = `SELECT name FROM locks WHERE name >= ? AND name > ? AND until > ? ORDER BY name LIMIT ?`
 )
 
 // clock is the clock by which holds end.

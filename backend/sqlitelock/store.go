@@ -7,13 +7,19 @@ import (
 	"slices"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/engine"
 )
 
 // Read does not wait for writers.
-func (s *store) Read(ctx context.Context, names []string) (list []engine.Seen, err error) {
+func (s *store) Read(ctx context.Context, names []string) ([]engine.Seen, error) {
+	list, err := s.seen(ctx, names)
+	return list, s.wrap(err)
+}
+
+func (s *store) seen(ctx context.Context, names []string) (list []engine.Seen, err error) {
 	if err = s.w.files.check(); err != nil {
-		return nil, s.wrap(err)
+		return nil, err
 	}
 	for _, name := range names {
 		now := s.w.clock.micros()
@@ -23,7 +29,7 @@ func (s *store) Read(ctx context.Context, names []string) (list []engine.Seen, e
 			err = errAnotherBoot
 		}
 		if err != nil {
-			return nil, s.wrap(err)
+			return nil, err
 		}
 		k := keptOf(column)
 		list = append(list, engine.Seen{Version: k.Version, Text: k.Text, Void: k.Void, Now: now})
@@ -130,28 +136,15 @@ func (s *store) Wake(_ context.Context, list []engine.Wake) {
 	s.notifier.notify(keys, s.w.clock.now())
 }
 
-// Names returns names in the order of their bytes.
+// Names returns names in the order of their bytes. Whoever lists them reads them: that finds out whether the file is still ours.
 func (s *store) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
-	if err = s.w.files.check(); err != nil {
-		return nil, s.wrap(err)
+	rows, err := s.db.QueryContext(ctx, sqlNames, prefix, after, s.w.clock.micros(), limit)
+	if err == nil {
+		names, err = claims.ScanNames(rows)
 	}
-	rows, err := s.db.QueryContext(ctx, sqlNames, prefix, after, s.w.clock.micros(), limit, s.w.clock.boot)
-	if err != nil {
-		return nil, s.wrap(err)
-	}
-	defer rows.Close()
-	any := false
-	for rows.Next() {
-		var name sql.NullString
-		if err := rows.Scan(&name); err != nil {
-			return nil, s.wrap(err)
-		}
-		if any = true; name.Valid {
-			names = append(names, name.String)
-		}
-	}
-	if err = rows.Err(); err == nil && !any {
-		err = errAnotherBoot
+	if err == nil && len(names) == 0 {
+		_, err = s.Read(ctx, []string{prefix})
+		return nil, err
 	}
 	return names, s.wrap(err)
 }
