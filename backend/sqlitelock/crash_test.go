@@ -198,7 +198,7 @@ func TestTwoHosts(t *testing.T) {
 	here := openAt(t, path, "here", int64(time.Hour))
 	r := request("x", driver.Exclusive, long)
 	take(t, here, r)
-	must.Get(here.store.db.Exec(sqlEnd + " UPDATE meta SET boot = 'there', seen = 1"))(t)
+	must.Get(here.store.db.Exec("UPDATE meta SET boot = 'there', seen = 1"))(t)
 	if _, err := here.Acquire(t.Context(), request("y", driver.Exclusive, long)); !errors.Is(err, errAnotherBoot) || !unknown(err) {
 		t.Errorf("acquire: %v; want %v", err, errAnotherBoot)
 	}

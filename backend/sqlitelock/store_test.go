@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/engine"
@@ -27,6 +28,9 @@ func TestChangesAreApplied(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	lines := []string{"\nx1", "\nx2", "\nr1", "\nr2", "\nw1"}
 	line := func() string { return lines[random.IntN(len(lines))] + " \t;" }
+	for name := range 3 { // from here on versions increase by one: different changes have the same
+		must.OK(t, a.Swap(t.Context(), []engine.Change{{Name: fmt.Sprint(name), Floor: a.w.clock.micros() + time.Hour.Microseconds()}})[0].Err)
+	}
 	done := 0
 	for range 3000 {
 		s := []*store{a, b}[random.IntN(2)]
