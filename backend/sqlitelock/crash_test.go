@@ -199,10 +199,10 @@ func TestTwoHosts(t *testing.T) {
 	r := request("x", driver.Exclusive, long)
 	take(t, here, r)
 	must.Get(here.store.db.Exec("UPDATE meta SET boot = 'there', seen = 1"))(t)
+	wantIs(t, here.Renew(t.Context(), []driver.Hold{r.Hold})[0], errAnotherBoot)
 	if _, err := here.Acquire(t.Context(), request("y", driver.Exclusive, long)); !errors.Is(err, errAnotherBoot) || !unknown(err) {
 		t.Errorf("acquire: %v; want %v", err, errAnotherBoot)
 	}
 	expect.Be(t, expect.Err(here.Inspect(t.Context(), "x")), errAnotherBoot, "inspect")
 	expect.Be(t, here.List(t.Context(), "", nil), errAnotherBoot, "list")
-	wantIs(t, here.Renew(t.Context(), []driver.Hold{r.Hold})[0], errAnotherBoot)
 }
