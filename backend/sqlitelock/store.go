@@ -14,7 +14,7 @@ import (
 // Read does not wait for writers.
 func (s *store) Read(ctx context.Context, names []string) ([]engine.Seen, error) {
 	list, err := s.seen(ctx, names)
-	return list, s.wrap(err)
+	return list, s.wrapRead(err)
 }
 
 func (s *store) seen(ctx context.Context, names []string) (list []engine.Seen, err error) {
@@ -37,15 +37,20 @@ func (s *store) seen(ctx context.Context, names []string) (list []engine.Seen, e
 	return list, nil
 }
 
-// wrap names the file, and a reader that Close may have interrupted.
+// wrap names the file.
 func (s *store) wrap(err error) error {
-	switch {
-	case err == nil || driver.Final(err):
+	if err == nil || driver.Final(err) {
 		return err
-	case s.life.Err() != nil:
-		return driver.ErrClosed
 	}
 	return fmt.Errorf("%s: %w", s.path, err)
+}
+
+// wrapRead is wrap for readers, which Close may have interrupted.
+func (s *store) wrapRead(err error) error {
+	if err != nil && s.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	return s.wrap(err)
 }
 
 // Swap makes the changes in one transaction.
@@ -81,24 +86,25 @@ func (j *job) swap(c engine.Change) (out engine.Outcome, err error) {
 		if was, err = j.w.stmts.kept(c.Name, j.w.clock.boot); was.Version == 0 {
 			c.Floor = max(c.Floor, was.Void+1)
 		}
-		if is, done = c.Apply(was, now); done && err == nil {
+		is, done = c.Apply(was, now)
+		if done && err == nil {
 			_, err = j.w.put(c.Name, was, is)
 		}
-	}
-	if err != nil {
-		return out, err
 	}
 	out = engine.Outcome{Done: done, Other: done && c.Ahead != engine.Whole && was.Version != c.Version}
 	if out.Seen = (engine.Seen{Version: is.Version, Void: is.Void, Now: now}); !done || out.Other {
 		out.Seen.Text = is.Text
 	}
-	if done {
-		j.wakes(&c)
-		if was.Version == 0 {
-			j.added++
-		}
+	if !done {
+		return out, err
 	}
-	return out, nil
+	if j.wake = append(j.wake, placeKeys(c.Wake)...); c.Frees {
+		j.wake = append(j.wake, c.Name)
+	}
+	if was.Version == 0 {
+		j.added++
+	}
+	return out, err
 }
 
 // put writes what is kept instead of what was, if that is still so.
@@ -115,25 +121,19 @@ func (w *writer) put(name string, was, is engine.Kept) (done bool, err error) {
 	return n > 0, err
 }
 
-func (j *job) wakes(c *engine.Change) {
-	for _, w := range c.Wake {
-		j.wake = append(j.wake, placeKey(w.Name, w.Owner))
-	}
-	if c.Frees {
-		j.wake = append(j.wake, c.Name)
-	}
-}
-
 // placeKey identifies a place in the queue of a name for the notifier.
 func placeKey(name, owner string) string { return name + "\x00" + owner }
 
-// Wake wakes places.
-func (s *store) Wake(_ context.Context, list []engine.Wake) {
-	var keys []string
+func placeKeys(list []engine.Wake) (keys []string) {
 	for _, w := range list {
 		keys = append(keys, placeKey(w.Name, w.Owner))
 	}
-	s.notifier.notify(keys, s.w.clock.now())
+	return keys
+}
+
+// Wake wakes places.
+func (s *store) Wake(_ context.Context, list []engine.Wake) {
+	s.notifier.notify(placeKeys(list), s.w.clock.now())
 }
 
 // Names returns names in the order of their bytes. Whoever lists them reads them: that finds out whether the file is still ours.
@@ -146,7 +146,7 @@ func (s *store) Names(ctx context.Context, prefix, after string, limit int) (nam
 		_, err = s.Read(ctx, []string{prefix})
 		return nil, err
 	}
-	return names, s.wrap(err)
+	return names, s.wrapRead(err)
 }
 
 // Listen works on Linux. A waiter with a place is woken by that, another one by its name.
