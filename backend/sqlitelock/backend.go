@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/internal/engine"
@@ -26,13 +27,15 @@ type store struct {
 	path        string
 	busyTimeout time.Duration
 	db          *sql.DB
-	read        *sql.Stmt
 	w           *writer
 	notifier    *notifier
 	guard       *guard
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
+
+	mu   sync.Mutex
+	read *sql.Stmt // nil before the first Read: a command that holds one lock has one connection
 }
 
 // start sets the file up and starts the writer. alone: calls may run by themselves.
@@ -62,7 +65,7 @@ func start(ctx context.Context, db *sql.DB, path string, busyTimeout time.Durati
 		s.w.err = s.shut()
 		close(s.w.done)
 	}()
-	return &Backend{engine.New(s, engine.Options{Package: "sqlitelock", Name: "sqlite:" + path}), s}, nil
+	return &Backend{engine.New(s, engine.Options{Package: "sqlitelock", Name: "sqlite:" + path, Clock: s.w.clock.micros}), s}, nil
 }
 
 // prepare does the part of start that can fail.
@@ -78,9 +81,6 @@ func (s *store) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	s.w.notifier = s.notifier
-	if s.read, err = s.db.PrepareContext(ctx, sqlRead); err != nil {
-		return err
-	}
 	return s.w.conn.Raw(func(conn any) error { return s.w.stmts.prepare(ctx, conn.(sqldriver.Conn)) })
 }
 

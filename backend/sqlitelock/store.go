@@ -21,10 +21,14 @@ func (s *store) seen(ctx context.Context, names []string) (list []engine.Seen, e
 	if err = s.w.files.check(); err != nil {
 		return nil, err
 	}
+	read, err := s.reader(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range names {
 		now := s.w.clock.micros()
 		var column any
-		err := s.read.QueryRowContext(ctx, name, s.w.clock.boot).Scan(&column)
+		err := read.QueryRowContext(ctx, name, s.w.clock.boot).Scan(&column)
 		if err == sql.ErrNoRows {
 			err = errAnotherBoot
 		}
@@ -35,6 +39,15 @@ func (s *store) seen(ctx context.Context, names []string) (list []engine.Seen, e
 		list = append(list, engine.Seen{Version: k.Version, Text: k.Text, Void: k.Void, Now: now})
 	}
 	return list, nil
+}
+
+func (s *store) reader(ctx context.Context) (_ *sql.Stmt, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.read == nil {
+		s.read, err = s.db.PrepareContext(ctx, sqlRead)
+	}
+	return s.read, err
 }
 
 // wrap names the file.
@@ -138,7 +151,10 @@ func (s *store) Wake(_ context.Context, list []engine.Wake) {
 
 // Names returns names in the order of their bytes. Whoever lists them reads them: that finds out whether the file is still ours.
 func (s *store) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
-	rows, err := s.db.QueryContext(ctx, sqlNames, prefix, after, s.w.clock.micros(), limit)
+	var rows *sql.Rows
+	if err = s.w.files.check(); err == nil {
+		rows, err = s.db.QueryContext(ctx, sqlNames, prefix, after, s.w.clock.micros(), limit)
+	}
 	if err == nil {
 		names, err = claims.ScanNames(rows)
 	}

@@ -157,8 +157,9 @@ func (a *attempt) decide(l *lock, misses int) (*Change, *lock, error) {
 		return nil, nil, errNotKnown
 	}
 	sooner := len(d.Sooner) > 0 || len(l.sooner) > 0
-	if d.Err != nil && !d.Own && (a.wrote || !sooner || misses > 0) || d.Err != nil && !held {
-		return nil, nil, d.Err // the life of other places is shortened by the next attempt
+	done := a.wrote && had != nil || !d.Own && (a.wrote || !sooner || misses > 0) // the life of other places is shortened by the next attempt
+	if d.Err != nil && (done || !held) {
+		return nil, nil, d.Err
 	}
 	c := &Change{Name: a.r.Name, Version: l.version, Void: a.own.lost, Lazy: held}
 	if d.Own {

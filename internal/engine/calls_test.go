@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,23 @@ func TestCallsOfTheStore(t *testing.T) {
 		{"a renewal of 1000", ca, func() { must.OK(t, errors.Join(a.Renew(t.Context(), holds)...)) }, "0 reads, 2 swaps"},
 	} {
 		expect.Equal(t, call.c.during(call.f), call.want, call.what)
+	}
+}
+
+// With the store's own clock a place is written once, although it is later when it is written than when that was decided.
+func TestAPlaceIsWrittenOnce(t *testing.T) {
+	s := newStore()
+	var now atomic.Int64
+	s.clock = func() int64 { return now.Add(1) }
+	c := s.connect()
+	b := New(c, Options{Clock: s.clock})
+	must.Get(b.Acquire(t.Context(), request(driver.Exclusive)))(t)
+	for _, w := range []driver.Request{request(driver.Exclusive), queued(request(driver.Exclusive))} {
+		swaps := c.swaps
+		expect.Be(t, expect.Err(b.Acquire(t.Context(), w)), driver.ErrHeld)
+		if n := c.swaps - swaps; n > 1 {
+			t.Errorf("%d changes", n)
+		}
 	}
 }
 

@@ -24,6 +24,14 @@ func TestConformanceWithoutListening(t *testing.T) {
 	}})
 }
 
+// The store's clock is this process's.
+func TestConformanceWithOneClock(t *testing.T) {
+	s := newStore()
+	drivertest.Run(t, drivertest.Harness{Open: func(context.Context) (driver.Backend, error) {
+		return New(s.connect(), Options{Package: "engine", Name: "one clock", Clock: s.clock}), nil
+	}})
+}
+
 // Edits answer as package claims does.
 func TestSameAsClaims(t *testing.T) {
 	s := newStore()

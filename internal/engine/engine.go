@@ -56,12 +56,15 @@ type Backend struct {
 type Options struct {
 	Package string // for errors: "pglock"
 	Name    string // Caps.Name
+
+	// Clock is the store's clock, if this process has the same; nil: it is known from answers only.
+	Clock func() int64
 }
 
 // New returns a backend. It sends nothing.
 func New(s Store, o Options) *Backend {
 	b := &Backend{store: s, options: o, address: strings.ReplaceAll(driver.NewOwner()[:driver.OwnersStart], "-", "")}
-	b.memory.address = b.address
+	b.memory.address, b.memory.clock = b.address, o.Clock
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.waiters.byName, b.waiters.byEnd = map[string]map[*waiter]struct{}{}, map[string]map[*waiter]struct{}{}
 	return b

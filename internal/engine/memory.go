@@ -11,7 +11,8 @@ import (
 
 // memory is what a backend remembers, so that an uncontended pair is two changes.
 type memory struct {
-	address    string // of the backend
+	address    string       // of the backend
+	clock      func() int64 // the store's; nil: it is estimated
 	mu         sync.Mutex
 	now        int64     // the latest answer's clock
 	asked      time.Time // before the call that it answered
@@ -47,7 +48,7 @@ func (m *memory) told(now int64, asked time.Time) (jumped bool) {
 func (m *memory) upper() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if time.Since(m.asked) > stale {
+	if m.clock == nil && time.Since(m.asked) > stale {
 		return 0
 	}
 	// Holds end in the order in which they were granted, if the clock is not another's.
@@ -58,6 +59,9 @@ func (m *memory) upper() int64 {
 }
 
 func (m *memory) bound() int64 {
+	if m.clock != nil {
+		return m.clock()
+	}
 	since := time.Since(m.asked)
 	return m.now + (since + since/100).Microseconds() + 1
 }
