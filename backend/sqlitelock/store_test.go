@@ -167,3 +167,13 @@ func TestWhoIsWoken(t *testing.T) {
 	}
 	expect.Equal(t, slices.Equal(keys, []string{placeKey("x", "waiter"), "x"}), true, keys)
 }
+
+// A process that takes a lock that is free, and releases it, opens one connection.
+func TestOneConnectionForACommand(t *testing.T) {
+	b := connect(t, lockFile(t))
+	r := request("x", driver.Exclusive, long)
+	take(t, b, r)
+	must.OK(t, errors.Join(b.Renew(t.Context(), []driver.Hold{r.Hold})...))
+	free(t, b, r)
+	expect.Equal(t, b.store.db.Stats().OpenConnections, 1)
+}
