@@ -34,12 +34,13 @@ const (
 // Process is a server's process. Its methods are for one goroutine at a time, and fail the test
 // that started the server if they don't succeed.
 type Process struct {
-	tb    testing.TB
-	path  string
-	args  []string
-	dir   string
-	port  int          // for clients
-	ready func() error // sends the server something, in its protocol
+	tb     testing.TB
+	path   string
+	args   []string
+	dir    string
+	port   int          // for clients
+	second int          // how far above it the server has another one; 0: it has none
+	ready  func() error // sends the server something, in its protocol
 
 	account *account  // that it runs as; nil: this user
 	ends    os.Signal // that Stop sends, if not term
@@ -263,23 +264,34 @@ var portsGiven sync.Map
 
 // freePort returns a port on which no server listens now, and that it has not returned before. It lies below those that systems
 // give to outgoing connections: a server that is restarted must find its port free.
-func freePort() (int, error) {
+func freePort() (int, error) { return freePorts(0) }
+
+// freePorts returns such a port, above which another one is free by second, if that is not zero.
+func freePorts(second int) (int, error) {
 	var err error
 	for range 100 {
-		port := 12000 + rand.IntN(20000)
-		if _, given := portsGiven.LoadOrStore(port, true); given {
+		port := 12000 + rand.IntN(20000-second)
+		_, given := portsGiven.LoadOrStore(port, true)
+		if second > 0 && !given {
+			_, given = portsGiven.LoadOrStore(port+second, true)
+		}
+		if given {
 			continue
 		}
-		l, failed := net.Listen("tcp", loopback(port))
-		if failed == nil {
-			failed = errors.Join(l.Close(), AwaitRefusal(loopback(port)))
-		}
-		if failed == nil {
+		if err = errors.Join(isFree(port), isFree(port+second)); err == nil {
 			return port, nil
 		}
-		err = failed
 	}
 	return 0, err
+}
+
+// isFree succeeds if no server listens on a port.
+func isFree(port int) error {
+	l, err := net.Listen("tcp", loopback(port))
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.Close(), AwaitRefusal(loopback(port)))
 }
 
 // AwaitRefusal returns when no program listens at an address at which this one has just stopped. A child process has
@@ -300,7 +312,7 @@ func AwaitRefusal(addr string) error {
 // launch starts the server on a free port; prepare is called when that is known.
 func (p *Process) launch(prepare func() error) error {
 	return thrice(func() (err error) {
-		if p.port, err = freePort(); err != nil {
+		if p.port, err = freePorts(p.second); err != nil {
 			return err
 		}
 		if err := prepare(); err != nil {

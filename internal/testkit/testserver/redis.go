@@ -26,7 +26,6 @@ var (
 // RedisServer is a standalone Redis, or Valkey, that keeps its data in memory.
 type RedisServer struct {
 	*Process
-	bus            int // port on which the nodes of a cluster talk
 	user, password string
 	tls            *tls.Config
 	public         string // the address that the server announces, if not Addr

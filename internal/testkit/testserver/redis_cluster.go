@@ -233,9 +233,10 @@ func (g *RedisClusterGroup) form() error {
 // gossip alone that takes longer.
 func (g *RedisClusterGroup) add() error {
 	s := newRedis(g.tb, "redis", redisServer)
+	s.second = busPort
 	i := len(g.members)
 	g.members = append(g.members, s)
-	if err := g.options.launch(s, func(host, port string) ([]string, error) { return g.nodeArgs(s, host, port) }); err != nil {
+	if err := g.options.launch(s, g.nodeArgs); err != nil {
 		return err
 	}
 	id, err := s.Do("CLUSTER", "MYID")
@@ -245,14 +246,15 @@ func (g *RedisClusterGroup) add() error {
 	g.ids = append(g.ids, fmt.Sprint(id))
 	var commands [][]string
 	if i < clusterMasters {
-		first, end := i*ClusterSlots/clusterMasters, (i+1)*ClusterSlots/clusterMasters
-		commands = append(commands,
-			[]string{"CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(end - 1)},
-			[]string{"CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i + 1)})
+		slots := []string{"CLUSTER", "ADDSLOTS"} // ADDSLOTSRANGE came with 7.0
+		for slot := i * ClusterSlots / clusterMasters; slot < (i+1)*ClusterSlots/clusterMasters; slot++ {
+			slots = append(slots, strconv.Itoa(slot))
+		}
+		commands = append(commands, slots, []string{"CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i + 1)})
 	}
 	for _, other := range g.members[:i] {
 		host, port, _ := net.SplitHostPort(other.Public())
-		commands = append(commands, []string{"CLUSTER", "MEET", host, port, strconv.Itoa(other.bus)})
+		commands = append(commands, []string{"CLUSTER", "MEET", host, port, strconv.Itoa(other.port + other.second)})
 	}
 	for _, args := range commands {
 		if _, err := s.Do(args...); err != nil {
@@ -262,16 +264,16 @@ func (g *RedisClusterGroup) add() error {
 	return nil
 }
 
-func (g *RedisClusterGroup) nodeArgs(s *RedisServer, host, port string) (_ []string, err error) {
-	if s.bus, err = freePort(); err != nil {
-		return nil, err
-	}
+// busPort is how far above its own the port is on which a node talks with the others: those before 7.0 can have no other.
+const busPort = 10_000
+
+func (g *RedisClusterGroup) nodeArgs(host, port string) ([]string, error) {
 	announced := "--cluster-announce-port"
 	if g.options.TLS {
 		announced = "--cluster-announce-tls-port"
 	}
 	return []string{
-		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", strconv.Itoa(s.bus),
+		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 		"--cluster-announce-ip", host, announced, port,
 		"--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
 	}, nil
