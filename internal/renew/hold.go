@@ -9,6 +9,7 @@ import (
 	"errors"
 	"math"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -179,15 +180,12 @@ func (q holdHeap) Swap(i, j int) {
 	q[i].index, q[j].index = i, j
 }
 func (q *holdHeap) Push(x any) {
-	h := x.(*Hold)
-	h.index = len(*q)
-	*q = append(*q, h)
+	*q = append(*q, x.(*Hold))
+	(*q)[len(*q)-1].index = len(*q) - 1
 }
 func (q *holdHeap) Pop() any {
 	last := len(*q) - 1
 	h := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	h.index = -1
+	*q, h.index = slices.Delete(*q, last, last+1), -1
 	return h
 }
