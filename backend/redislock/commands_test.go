@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -105,11 +103,8 @@ func countEach(t *testing.T, srv *testserver.RedisServer, what string, calls []l
 // Without scripts there are more commands, in few trips.
 func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	srv := noScripts(t)
-	b := openOwn(t, srv.Addr(), Options{})
+	b, relay := openRelayed(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
-	trips := 0
-	sendThrough(b, redisconn.NewSingle("", &tripCounter{serverOf(b), &trips}))
-	meddle(b, func([][]string) { trips++ })
 	want := map[string]string{
 		"lock":    "1 trips: EXISTS GET SET XADD",
 		"again":   "4 trips: EXEC EXISTS GET MGET MULTI PTTL SET×2 WATCH XADD×2",
@@ -119,31 +114,15 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	}
 	usage(t, srv)
 	for _, call := range callsOf(t, b, driver.Exclusive) {
-		trips = 0
+		relay.trips.Store(0)
 		if err := call.do(); !errors.Is(err, call.want) {
 			t.Fatalf("%s: %v", call.name, err)
 		}
 		_, sent := usage(t, srv)
-		if got := fmt.Sprintf("%d trips: %s", trips, listCalls(sent)); got != want[call.name] {
+		if got := fmt.Sprintf("%d trips: %s", relay.trips.Load(), listCalls(sent)); got != want[call.name] {
 			t.Errorf("%s takes %s; want %s", call.name, got, want[call.name])
 		}
 	}
-}
-
-// tripCounter counts what is sent on the shared connection.
-type tripCounter struct {
-	redisconn.Server
-	trips *int
-}
-
-func (s *tripCounter) Do(ctx context.Context, args []string) (any, error) {
-	*s.trips++
-	return s.Server.Do(ctx, args)
-}
-
-func (s *tripCounter) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
-	*s.trips++
-	return s.Server.DoAll(ctx, commands)
 }
 
 type lockCall struct {

@@ -213,70 +213,71 @@ var serviceOpeners = []struct {
 }}, {"go-redis", func(t testing.TB, s *service, opts Options) *Backend {
 	c := redis.NewClient(&redis.Options{Dialer: s.dial, MaintNotificationsConfig: noUpgrades})
 	b, err := NewGoRedis(c, &opts)
-	return closing(t, opened(t, b, err), func() { c.Close() })
+	c.Close()
+	return opened(t, b, err)
 }}}
 
 // A failover behind one address, between the read of a key and the change. On the new master, the
 // key is a successor's lock and must not be changed.
 func TestScriptlessFailoverInBetween(t *testing.T) {
-	for _, o := range serviceOpeners {
-		for _, op := range []string{"release", "renew"} {
-			t.Run(o.name+"/"+op, func(t *testing.T) {
-				t.Parallel()
-				old, now := testserver.Redis(t), testserver.Redis(t)
-				var s service
-				s.now.Store(old)
-				b := o.open(t, &s, Options{Scripts: ScriptsOff})
-				mine := request("", driver.Exclusive)
-				acquire(t, b, mine)
-				successor := request(mine.Name, driver.Exclusive)
-				acquire(t, openOwn(t, now.Addr(), Options{Scripts: ScriptsOff}), successor)
-				before := raw(t, now.Addr()).PExpireTime(t.Context(), mine.Name).Val()
+	for _, op := range []string{"release", "renew"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			old, now := testserver.Redis(t), testserver.Redis(t)
+			var s service
+			s.now.Store(old)
+			relay := &relay{dialer: s.dial}
+			b := openDialing(t, "redis://service?scripts=off", relay.dial)
+			mine := request("", driver.Exclusive)
+			acquire(t, b, mine)
+			successor := request(mine.Name, driver.Exclusive)
+			acquire(t, openOwn(t, now.Addr(), Options{Scripts: ScriptsOff}), successor)
+			before := raw(t, now.Addr()).PExpireTime(t.Context(), mine.Name).Val()
 
-				meddleBetween(b, func() { demote(t, old); s.now.Store(now) })
-				var err error
-				if mine.TTL *= 2; op == "renew" {
-					err = b.Renew(t.Context(), []driver.Hold{mine.Hold})[0]
-				} else {
-					err = b.Release(t.Context(), mine.Hold)
-				}
-				if err == nil {
-					t.Errorf("%s of a hold that the new master doesn't know: no error", op)
-				}
-				c := raw(t, now.Addr())
-				if value := c.Get(t.Context(), mine.Name).Val(); !strings.HasPrefix(value, successor.Owner+" ") {
-					t.Errorf("the successor's lock is %q", value)
-				}
-				if after := c.PExpireTime(t.Context(), mine.Name).Val(); after != before {
-					t.Errorf("the successor's lock ends at %v, and ended at %v", after, before)
-				}
-				eventually(t, "the loss is found out", func() bool {
-					return errors.Is(b.Release(t.Context(), mine.Hold), driver.ErrLost)
-				})
+			relay.between(func() { demote(t, old); s.now.Store(now) })
+			var err error
+			if mine.TTL *= 2; op == "renew" {
+				err = b.Renew(t.Context(), []driver.Hold{mine.Hold})[0]
+			} else {
+				err = b.Release(t.Context(), mine.Hold)
+			}
+			if err == nil {
+				t.Errorf("%s of a hold that the new master doesn't know: no error", op)
+			}
+			c := raw(t, now.Addr())
+			if value := c.Get(t.Context(), mine.Name).Val(); !strings.HasPrefix(value, successor.Owner+" ") {
+				t.Errorf("the successor's lock is %q", value)
+			}
+			if after := c.PExpireTime(t.Context(), mine.Name).Val(); after != before {
+				t.Errorf("the successor's lock ends at %v, and ended at %v", after, before)
+			}
+			eventually(t, "the loss is found out", func() bool {
+				return errors.Is(b.Release(t.Context(), mine.Hold), driver.ErrLost)
 			})
-		}
+		})
 	}
 }
-
-// replacing is a client whose test sets which server is the master.
-type replacing struct {
-	redisconn.Client
-	now redisconn.Server
-}
-
-func (r *replacing) At(context.Context, string) (redisconn.Server, error) { return r.now, nil }
 
 // A master that was replaced, and still answers, is left at once.
 func TestScriptlessLeavesAReplacedMaster(t *testing.T) {
 	old, now := testserver.Redis(t), testserver.Redis(t)
-	b, other := openOwn(t, old.Addr(), Options{Scripts: ScriptsOff}), openOwn(t, now.Addr(), Options{})
+	var master atomic.Value
+	master.Store(old.Addr())
+	var sentinel relay
+	sentinel.handle(func([]string, func(...string) redisconn.Answer) redisconn.Answer {
+		host, port, _ := net.SplitHostPort(master.Load().(string))
+		return redisconn.Answer{Reply: []any{host, port}}
+	})
+	to := must.Get(parseURL(must.Get(driver.ParseURL("redis+sentinel://sentinel/master?scripts=off"))(t)))(t)
+	to.sentinel.Dialer = sentinel.dial
+	b, err := to.open(t.Context(), to.connect())
+	b = opened(t, b, err)
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
-	acquire(t, other, r)
-	to := &replacing{b.client, serverOf(b)}
-	sendThrough(b, to)
+	acquire(t, openOwn(t, now.Addr(), Options{}), r)
 	renewed(t, b, r.Hold)
-	to.now = serverOf(other)
+	master.Store(now.Addr())
+	must.Get(b.client.All(t.Context()))(t) // asks the sentinel
 	r.TTL = time.Hour
 	renewed(t, b, r.Hold)
 	if left := raw(t, now.Addr()).PTTL(t.Context(), r.Name).Val(); left < time.Hour/2 {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/locktest"
@@ -180,28 +179,23 @@ func TestCallersGiveUpAtRandom(t *testing.T) {
 	wg.Wait()
 }
 
-// countingClient counts the commands that callers send.
-type countingClient struct {
-	redisconn.Client
-	commands atomic.Int64
+// countingStorage counts attempts.
+type countingStorage struct {
+	storage
+	attempts atomic.Int64
 }
 
-func (c *countingClient) Do(ctx context.Context, key string, args []string) (any, error) {
-	c.commands.Add(1)
-	return c.Client.Do(ctx, key, args)
-}
-
-func (c *countingClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
-	c.commands.Add(1)
-	return c.Client.DoAll(ctx, key, commands)
+func (c *countingStorage) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	c.attempts.Add(1)
+	return c.storage.Acquire(ctx, r)
 }
 
 func TestCloseEndsWhatIsOnItsWay(t *testing.T) {
 	srv := testserver.Redis(t)
 	b := openOwn(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
-	c := &countingClient{Client: b.client}
-	sendThrough(b, c)
+	c := &countingStorage{storage: b.storage}
+	b.storage = c
 	srv.Pause()
 	answers := make(chan error)
 	for range 3 {
@@ -210,7 +204,7 @@ func TestCloseEndsWhatIsOnItsWay(t *testing.T) {
 			answers <- err
 		}()
 	}
-	eventually(t, "all are on their way", func() bool { return c.commands.Load() == 3 })
+	eventually(t, "all are on their way", func() bool { return c.attempts.Load() == 3 })
 	b.Close()
 	for range 3 {
 		unknown(t, "acquire", <-answers)

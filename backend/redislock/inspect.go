@@ -38,12 +38,13 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 
 // Read runs the script that inspects.
 func (s *scripted) Read(ctx context.Context, key string) (layouts.Snapshot, error) {
-	sc, c := inspectString, newCommand(append(s.layout.Mode(driver.Read).Keys(words(usualWords), key, ""), s.layout.Counter(strings.TrimPrefix(key, s.layout.Prefix))))
+	sc, args := inspectString, []string(nil)
+	keys := append(s.layout.Mode(driver.Read).Keys(nil, key, ""), s.layout.Counter(strings.TrimPrefix(key, s.layout.Prefix)))
 	if s.layout.Redisson {
-		sc, c = inspectHashes, newCommand(append(append(words(usualWords), key, layouts.PermitsKey(key)), s.layout.QueueKeys(key)...))
-		c.words = append(c.words, layouts.Tagged(key))
+		sc, args = inspectHashes, []string{layouts.Tagged(key)}
+		keys = append([]string{key, layouts.PermitsKey(key)}, s.layout.QueueKeys(key)...)
 	}
-	reply, err := s.run(ctx, sc, c)
+	reply, err := s.run(ctx, sc, keys, args)
 	if err != nil {
 		return layouts.Snapshot{}, faultOf(key, err)
 	}
@@ -125,7 +126,7 @@ func (b *Backend) keyScans(prefix string) []*keyScan {
 
 // listServer shows the names of one server's locks, and reports whether show wants more. All scans ask for
 // a page in one round trip.
-func (b *Backend) listServer(ctx context.Context, s redisconn.Server, prefix string, show func(name string) bool) (more bool, err error) {
+func (b *Backend) listServer(ctx context.Context, s *redisconn.Server, prefix string, show func(name string) bool) (more bool, err error) {
 	for running := b.keyScans(prefix); len(running) > 0; {
 		var commands [][]string
 		for _, p := range running {
@@ -205,7 +206,7 @@ const listChunk = 250
 // Locks runs the script for keys of this type, which answers a 1 for each lock.
 func (s *scripted) Locks(ctx context.Context, kind string, keys []string) (held []string, err error) {
 	for some := range slices.Chunk(keys, listChunk) {
-		sc, keys := listStrings, append(words(2*len(some)), some...)
+		sc, keys := listStrings, slices.Clone(some)
 		switch {
 		case kind == "hash":
 			sc = listHashes
@@ -215,7 +216,7 @@ func (s *scripted) Locks(ctx context.Context, kind string, keys []string) (held 
 				keys = append(keys, layouts.PermitsKey(key))
 			}
 		}
-		reply, err := s.run(ctx, sc, newCommand(keys))
+		reply, err := s.run(ctx, sc, keys, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
-	"github.com/distlock/distlock/backend/redislock/internal/scriptless"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
@@ -86,25 +84,8 @@ func openGoRedisWith(t testing.TB, o *redis.Options, opts Options) *Backend {
 	o.MaintNotificationsConfig = noUpgrades
 	c := redis.NewClient(o)
 	b, err := NewGoRedis(c, &opts)
-	b = opened(t, b, err)
-	return closing(t, b, func() { c.Close() })
-}
-
-// closing makes the backend's Close end the client as well, which is the test's.
-func closing(t testing.TB, b *Backend, end func()) *Backend {
-	b.client = &closer{Client: b.client, end: end}
-	t.Cleanup(func() { b.Close() })
-	return b
-}
-
-type closer struct {
-	redisconn.Client
-	end func()
-}
-
-func (c *closer) Close() {
-	c.Client.Close()
-	c.end()
+	c.Close() // as a user may
+	return opened(t, b, err)
 }
 
 func opened(t testing.TB, b *Backend, err error) *Backend {
@@ -305,32 +286,8 @@ func placeOf(b *Backend, r driver.Request) string {
 	return r.Owner + map[driver.Mode]string{driver.Write: "w", driver.Read: "r", driver.Counted: fmt.Sprint("p", r.Limit)}[r.Mode]
 }
 
-// serverOf is the server of a backend that has one.
-func serverOf(b *Backend) redisconn.Server {
-	s, err := b.client.At(context.Background(), "")
-	if err != nil {
-		panic(err)
-	}
-	return s
-}
-
 // fencesPerGrant is how many fences a number of the counter stands for in the layout "string".
 var fencesPerGrant = layouts.String("", false).Span
-
-// sendThrough lets b's calls use another client, and its subscriptions the one that they have.
-func sendThrough(b *Backend, c redisconn.Client) {
-	b.client = c
-	switch s := b.storage.(type) {
-	case *scripted:
-		b.storage = newScripted(b)
-	case *uncontended:
-		b.storage = newUncontended(b)
-	case acknowledged:
-		b.storage = newAcknowledged(b)
-	case *scriptless.Store:
-		s.Client = c
-	}
-}
 
 // scriptsOf returns the storage of a backend that runs scripts; nil: it runs none.
 func scriptsOf(b *Backend) *scripted {

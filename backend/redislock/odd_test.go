@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,76 +13,23 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// oddClient answers the command at one place otherwise than the server has.
-type oddClient struct {
-	redisconn.Client
-	*oddAnswer
-}
-
 // oddAnswer takes the place of the answer to the n-th command from now on. Without executing the command, or beside it.
 type oddAnswer struct {
 	n        atomic.Int64
-	answer   redisconn.Answer
+	reply    any
 	executed bool
-	verb     string // of the command at that place; "": it was not reached
+	verb     atomic.Value // of the command at that place; nil: it was not reached
 }
 
-// send sends all commands but the one whose answer is odd.
-func (o *oddAnswer) send(commands [][]string, send func([][]string) []redisconn.Answer) []redisconn.Answer {
-	odd := int(o.n.Add(-int64(len(commands)))) + len(commands)
-	if odd < 0 || odd >= len(commands) {
-		return send(commands)
+func (o *oddAnswer) answer(command []string, send func(...string) redisconn.Answer) redisconn.Answer {
+	if o.n.Add(-1) != -1 {
+		return send(command...)
 	}
-	o.verb = commands[odd][0]
-	rest := commands
-	if !o.executed {
-		rest = slices.Delete(slices.Clone(commands), odd, odd+1)
-	}
-	var got []redisconn.Answer
-	if len(rest) > 0 {
-		got = send(rest)
-	}
+	o.verb.Store(command[0])
 	if o.executed {
-		got[odd] = o.answer
-		return got
+		send(command...)
 	}
-	return slices.Insert(got, odd, o.answer)
-}
-
-func (c oddClient) Do(ctx context.Context, key string, args []string) (any, error) {
-	got := c.send([][]string{args}, func(commands [][]string) []redisconn.Answer {
-		reply, err := c.Client.Do(ctx, key, args)
-		return []redisconn.Answer{{Reply: reply, Err: err}}
-	})
-	return got[0].Reply, got[0].Err
-}
-
-func (c oddClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
-	return c.send(commands, func(some [][]string) []redisconn.Answer { return c.Client.DoAll(ctx, key, some) })
-}
-
-func (c oddClient) At(ctx context.Context, key string) (redisconn.Server, error) {
-	s, err := c.Client.At(ctx, key)
-	return oddServer{s, c.oddAnswer}, err
-}
-
-type oddServer struct {
-	redisconn.Server
-	*oddAnswer
-}
-
-func (s oddServer) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
-	conn, err := s.Server.Dedicated(ctx)
-	return oddConn{conn, s.oddAnswer}, err
-}
-
-type oddConn struct {
-	redisconn.DedicatedConn
-	*oddAnswer
-}
-
-func (c oddConn) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
-	return c.send(commands, func(some [][]string) []redisconn.Answer { return c.DedicatedConn.DoAll(ctx, some) })
+	return redisconn.Answer{Reply: o.reply}
 }
 
 // oddReplies are answers that no command of ours has, but for those in usual.
@@ -145,25 +91,28 @@ func TestOddAnswersAreNoFacts(t *testing.T) {
 	servers := map[string]*testserver.RedisServer{"redis": testserver.SharedRedis(t), "valkey": testserver.Valkey(t)}
 	sideBySide(t, oddCases(), func(t *testing.T, c oddCase) {
 		srv := servers[c.server]
-		b, direct := openOwn(t, srv.Addr(), c.opts), openOwn(t, srv.Addr(), c.opts)
+		b, relay := openRelayed(t, srv.Addr(), c.opts)
+		direct := openOwn(t, srv.Addr(), c.opts)
 		warm(t, b, c.mode)
 		seen := 0
 		for place := 0; ; place++ {
 			reached := false
 			for _, reply := range oddReplies {
 				for _, executed := range []bool{false, true} {
-					odd := &oddAnswer{answer: redisconn.Answer{Reply: reply}, executed: executed}
+					odd := &oddAnswer{reply: reply, executed: executed}
 					odd.n.Store(1 << 40)
-					sendThrough(b, oddClient{b.client, odd})
-					if s, is := b.storage.(*uncontended); is {
+					relay.handle(odd.answer)
+					if _, is := b.storage.(*uncontended); is { // which asks the server anew how it deletes
+						s := newUncontended(b)
 						s.acquires.Store(true) // by plain commands
+						b.storage = s
 					}
 					lie := c.run(t, b, direct, func() { odd.n.Store(int64(place)) })
-					sendThrough(b, b.client.(oddClient).Client)
-					reached = reached || odd.verb != ""
-					if odd.verb != "" && !usual(odd.verb, reply) {
+					verb, at := odd.verb.Load().(string)
+					reached = reached || at
+					if at && !usual(verb, reply) {
 						if seen++; lie != "" {
-							t.Errorf("command %d, %s, answers %#v, executed: %v: %s", place, odd.verb, reply, executed, lie)
+							t.Errorf("command %d, %s, answers %#v, executed: %v: %s", place, verb, reply, executed, lie)
 						}
 					}
 				}

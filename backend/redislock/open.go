@@ -75,7 +75,7 @@ func openURL(ctx context.Context, u *url.URL, opts *OpenOptions) (*Backend, erro
 	return b, nil
 }
 
-func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, error) {
+func (t *urlTarget) open(ctx context.Context, c *redisconn.Client) (*Backend, error) {
 	b, err := newBackend(c, t.opts, t.server.Timeout)
 	if err == nil {
 		err = t.check(ctx, c)
@@ -125,20 +125,18 @@ func (t *urlTarget) explainOpen(err error, took time.Duration) error {
 }
 
 // connect makes the client, and sends nothing yet.
-func (t *urlTarget) connect() redisconn.Client {
+func (t *urlTarget) connect() *redisconn.Client {
 	switch t.scheme {
 	case redisconn.SchemeCluster:
-		return redisconn.NewCluster(t.name(),
-			func(context.Context) ([]string, error) { return t.addrs, nil },
-			func(_ context.Context, addr string) (redisconn.Server, error) {
-				return redisconn.NewServer(t.optionsFor(t.server, t.certificates, addr)), nil
-			})
+		return redisconn.NewCluster(t.name(), t.addrs, func(addr string) *redisconn.Server {
+			return redisconn.NewServer(t.optionsFor(t.server, t.certificates, addr))
+		})
 	case redisconn.SchemeSentinel:
 		return redisconn.NewSentinel(redisconn.SentinelOptions{Addrs: t.addrs, Master: t.master, Name: t.name(),
-			DialSentinel: func(addr string) redisconn.Server {
+			DialSentinel: func(addr string) *redisconn.Server {
 				return redisconn.NewServer(t.optionsFor(t.sentinel, t.sentinelCertificates, addr))
 			},
-			DialMaster: func(addr string) redisconn.Server {
+			DialMaster: func(addr string) *redisconn.Server {
 				o := t.optionsFor(t.server, t.certificates, addr)
 				o.Check = mastersOnly
 				return redisconn.NewServer(o)
@@ -163,7 +161,7 @@ const oldestMajor, oldestMinor = 6, 2
 
 // check refuses servers that are too old, or not of the kind that the URL says.
 // HELLO came with 6.0. A user who may not send it finds out later.
-func (t *urlTarget) check(ctx context.Context, c redisconn.Client) error {
+func (t *urlTarget) check(ctx context.Context, c *redisconn.Client) error {
 	s, err := c.At(ctx, "")
 	if err != nil {
 		return err
@@ -436,7 +434,7 @@ func keySpace(o *Options) string {
 }
 
 // newBackend returns a backend on a client that waits for an answer for so long; 0: not known.
-func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
+func newBackend(c *redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
 	if opts == nil {
 		opts = &Options{}
 	}

@@ -84,7 +84,7 @@ const (
 )
 
 // mode returns the mode of p for a client, which is unknown if it must be read from the server.
-func (p PubSub) mode(c redisconn.Client) (redisconn.PubSubMode, error) {
+func (p PubSub) mode(c *redisconn.Client) (redisconn.PubSubMode, error) {
 	switch p {
 	case "", PubSubAuto:
 		if c.Slotted() {

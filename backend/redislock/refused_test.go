@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
@@ -176,46 +177,37 @@ func TestRefusalsOfServers(t *testing.T) {
 		"MISCONF Errors writing to the AOF file: No space left on device":                 true,
 		"OOM command not allowed when used memory > 'maxmemory'.":                         true,
 		"NOREPLICAS Not enough good replicas to write.":                                   true,
-		"MOVED 1 127.0.0.1:1": true,
 		"MISCONF Redis is configured to save RDB snapshots script: 3c, on @user_script:1": false,
 		"ERR The user executing the script can't run this command script: 3c":             false,
 		"NOPERM User executing the script can't access a key script: 3c":                  false,
 		"OOM command not allowed when used memory > 'maxmemory'. script: 3c":              false,
 	} {
 		for _, opts := range []Options{{}, {Layout: Redisson}, {Scripts: ScriptsOff}} {
-			b, err := newBackend(answering{&redisconn.ReplyError{Text: text}}, &opts, 0)
-			b = opened(t, b, err)
-			b.markWorks()
-			r := request("", driver.Exclusive)
-			errs := map[string]error{"renew": b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "release": b.Release(t.Context(), r.Hold)}
-			_, errs["acquire"] = b.Acquire(t.Context(), r)
-			for call, err := range errs {
-				if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
-					t.Errorf("%+v: %s: %s: %v", opts, text, call, err)
+			synctest.Test(t, func(t *testing.T) {
+				var relay relay
+				relay.handle(func([]string, func(...string) redisconn.Answer) redisconn.Answer {
+					return redisconn.Answer{Err: &redisconn.ReplyError{Text: text}}
+				})
+				b, err := newBackend(redisconn.NewSingle("", redisconn.NewServer(redisconn.Options{Dialer: relay.dial})), &opts, 0)
+				b = opened(t, b, err)
+				b.markWorks()
+				r := request("", driver.Exclusive)
+				errs := map[string]error{"renew": b.Renew(t.Context(), []driver.Hold{r.Hold})[0], "release": b.Release(t.Context(), r.Hold)}
+				_, errs["acquire"] = b.Acquire(t.Context(), r)
+				for call, err := range errs {
+					if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+						t.Errorf("%+v: %s: %s: %v", opts, text, call, err)
+					}
+					// What Store.change asks for at first releases nothing.
+					if call != "renew" && opts.Scripts != ScriptsOff && errors.Is(err, driver.ErrUnsent) != unsent {
+						t.Errorf("%+v: %s: %s: %v; unsent: %v", opts, text, call, err, !unsent)
+					}
 				}
-				// What Store.change asks for at first releases nothing.
-				if call != "renew" && opts.Scripts != ScriptsOff && errors.Is(err, driver.ErrUnsent) != unsent {
-					t.Errorf("%+v: %s: %s: %v; unsent: %v", opts, text, call, err, !unsent)
-				}
-			}
+				b.Close()
+			})
 		}
 	}
 }
-
-// answering is a server with one answer to all.
-type answering struct{ err error }
-
-func (a answering) Do(context.Context, string, []string) (any, error) { return nil, a.err }
-func (a answering) DoAll(_ context.Context, _ string, commands [][]string) []redisconn.Answer {
-	return redisconn.FailAll(len(commands), a.err)
-}
-func (a answering) At(context.Context, string) (redisconn.Server, error) { return nil, a.err }
-func (a answering) All(context.Context) ([]redisconn.Server, error)      { return nil, a.err }
-func (answering) Slot(string) int                                        { return 0 }
-func (answering) Refresh()                                               {}
-func (answering) Slotted() bool                                          { return false }
-func (answering) Name() string                                           { return "answering" }
-func (answering) Close()                                                 {}
 
 // A server without room for another client says so before it reads anything.
 func TestTooManyClients(t *testing.T) {

@@ -89,7 +89,8 @@ func (b *Backend) checkRenewal(h driver.Hold) error {
 
 // Renew runs the script that renews. While the slot moves, some of the holds may have gone: each is renewed by itself.
 func (s *scripted) Renew(ctx context.Context, holds []driver.Hold) []error {
-	reply, err := s.run(ctx, s.scripts[holds[0].Mode].renew, s.renewing(holds))
+	keys, args := s.renewing(holds)
+	reply, err := s.run(ctx, s.scripts[holds[0].Mode].renew, keys, args)
 	errs := renewals(len(holds), reply, err)
 	if len(holds) > 1 && redisconn.Apart(err) {
 		var wg wait.Group
@@ -101,28 +102,22 @@ func (s *scripted) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-func (s *scripted) renewing(holds []driver.Hold) command {
-	m, floor := s.layout.Mode(holds[0].Mode), holds[0].Floor >= s.layout.Span
-	keys := words((m.RenewalKeys+3)*len(holds) + 2)
+func (s *scripted) renewing(holds []driver.Hold) (keys, args []string) {
+	m := s.layout.Mode(holds[0].Mode)
+	keys, args = make([]string, 0, m.RenewalKeys*len(holds)+1), make([]string, 0, 3*len(holds)+1)
 	var own []string
 	for _, h := range holds {
 		own = m.Keys(own[:0], s.layout.Prefix+h.Name, h.Owner)
 		keys = append(keys, own[:m.RenewalKeys]...)
-	}
-	if floor {
-		keys = append(keys, s.layout.Counter(holds[0].Name))
-	}
-	c := newCommand(keys)
-	for _, h := range holds {
-		c.words = append(c.words, m.RenewalField(h.Owner), layouts.Millis(h.TTL))
+		args = append(args, m.RenewalField(h.Owner), layouts.Millis(h.TTL))
 		if m.WritesFence {
-			c.words = append(c.words, s.layout.ID(h.Fence))
+			args = append(args, s.layout.ID(h.Fence))
 		}
 	}
-	if floor {
-		c.words = append(c.words, s.layout.FloorID(holds[0].Floor))
+	if floor := holds[0].Floor; floor >= s.layout.Span {
+		keys, args = append(keys, s.layout.Counter(holds[0].Name)), append(args, s.layout.FloorID(floor))
 	}
-	return c
+	return keys, args
 }
 
 // renewals reads the reply for n holds: a 0 for each hold that is lost. With err, it is

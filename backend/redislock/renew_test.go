@@ -20,24 +20,22 @@ import (
 
 var allModes = []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted}
 
-// serverTime runs a script in one transaction with TIME, and returns the server's clock just
+// serverTime returns a function that runs a script in one transaction with TIME, and returns the server's clock just
 // before the script.
-func serverTime(t *testing.T, c *redis.Client, sc *script, run command) time.Time {
-	t.Helper()
-	keys, args := run.words[beforeKeys:][:run.keys], []any{}
-	for _, a := range run.words[beforeKeys+run.keys:] {
-		args = append(args, a)
+func serverTime(t *testing.T, c *redis.Client, sc *script) func(keys, args []string) time.Time {
+	return func(keys, args []string) time.Time {
+		t.Helper()
+		var now *redis.TimeCmd
+		_, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+			now = p.Time(t.Context())
+			p.Eval(t.Context(), sc.sources[redisconn.PubSubClassic]().text, keys, args)
+			return nil
+		})
+		if err != nil && err != redis.Nil {
+			t.Fatal(err)
+		}
+		return now.Val()
 	}
-	var now *redis.TimeCmd
-	_, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
-		now = p.Time(t.Context())
-		p.Eval(t.Context(), sc.sources[redisconn.PubSubClassic]().text, keys, args...)
-		return nil
-	})
-	if err != nil && err != redis.Nil {
-		t.Fatal(err)
-	}
-	return now.Val()
 }
 
 // endOf returns when a hold ends: a key lives through the millisecond of its end, and
@@ -81,15 +79,15 @@ func TestLivesAreRoundedUp(t *testing.T) {
 		for range 20 {
 			for _, mode := range allModes {
 				r := request("", mode)
-				asked := serverTime(t, c, s.scripts[mode].acquire, s.acquiring(r))
+				asked := serverTime(t, c, s.scripts[mode].acquire)(s.acquiring(r))
 				wantLife(t, mode.String(), asked, endOf(t, c, r), r.TTL)
 
 				r.TTL *= 2
-				asked = serverTime(t, c, s.scripts[mode].acquire, s.acquiring(r))
+				asked = serverTime(t, c, s.scripts[mode].acquire)(s.acquiring(r))
 				wantLife(t, mode.String()+" again", asked, endOf(t, c, r), r.TTL)
 
 				r.TTL *= 2
-				asked = serverTime(t, c, s.scripts[mode].renew, s.renewing([]driver.Hold{r.Hold}))
+				asked = serverTime(t, c, s.scripts[mode].renew)(s.renewing([]driver.Hold{r.Hold}))
 				wantLife(t, mode.String()+" renewed", asked, endOf(t, c, r), r.TTL)
 				if mode != driver.Exclusive {
 					continue
@@ -100,7 +98,7 @@ func TestLivesAreRoundedUp(t *testing.T) {
 					}
 					next := request(r.Name, waits)
 					next.Queue = true
-					asked = serverTime(t, c, s.scripts[waits].acquire, s.acquiring(next))
+					asked = serverTime(t, c, s.scripts[waits].acquire)(s.acquiring(next))
 					wantLife(t, "place", asked, scoreOf(t, c, b.layout.QueueKeys(r.Name)[1], placeOf(b, next)), next.TTL)
 				}
 			}
@@ -153,11 +151,12 @@ func TestLateAttemptKeepsItsPlace(t *testing.T) {
 // look makes it look again.
 func TestScriptlessRenewalBesideAnExtension(t *testing.T) {
 	srv := noScripts(t)
-	b, c := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr())
+	b, relay := openRelayed(t, srv.Addr(), Options{})
+	c := raw(t, srv.Addr())
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	var extended time.Time
-	meddleBetween(b, func() {
+	relay.between(func() {
 		if extended.IsZero() {
 			c.PExpire(t.Context(), r.Name, time.Hour)
 			extended = endOf(t, c, r)

@@ -29,7 +29,7 @@ func (r replicas) check(a redisconn.Answer) error {
 
 // ready finds out whether the server has WAIT and lets it be used, before a lock
 // depends on it. Too few replicas are no error: more may come.
-func (r replicas) ready(ctx context.Context, c redisconn.Client) error {
+func (r replicas) ready(ctx context.Context, c *redisconn.Client) error {
 	if r.need == 0 {
 		return nil
 	}
@@ -63,7 +63,8 @@ func newAcknowledged(b *Backend) acknowledged {
 // A reader's lock is kept: the reader may have been a writer, which still relies on its hold
 // and retries.
 func (s acknowledged) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	reply, err := s.acked.run(ctx, s.scripts[r.Mode].acquire, s.acquiring(r))
+	keys, args := s.acquiring(r)
+	reply, err := s.acked.run(ctx, s.scripts[r.Mode].acquire, keys, args)
 	_, granted := reply.(string)
 	switch {
 	case err == nil || reply != nil && !granted:
@@ -83,7 +84,7 @@ func (s acknowledged) Renew(ctx context.Context, holds []driver.Hold) []error {
 
 // sendAcked sends commands, of which the last is WAIT. They have a connection of their own, which
 // WAIT blocks; in a cluster they share the connection of all commands.
-func sendAcked(ctx context.Context, c redisconn.Client, key string, commands [][]string) []redisconn.Answer {
+func sendAcked(ctx context.Context, c *redisconn.Client, key string, commands [][]string) []redisconn.Answer {
 	if c.Slotted() {
 		return c.DoAll(ctx, key, commands)
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -267,29 +268,31 @@ func TestReplicasInACluster(t *testing.T) {
 
 // An acquire that was given up on its way lands before its release, and not after it.
 func TestReplicasOfAnAbandonedAcquire(t *testing.T) {
-	eachOpener(t, func(t *testing.T, o opener) {
-		master, _ := replicated(t)
-		b, r := o.open(t, master.Addr(), patient(String)), request("", driver.Exclusive)
-		warm(t, b, driver.Exclusive)
-		under, on := make(chan struct{}), make(chan struct{})
-		meddle(b, func([][]string) {
+	master, _ := replicated(t)
+	b, relay := openRelayed(t, master.Addr(), patient(String))
+	r := request("", driver.Exclusive)
+	warm(t, b, driver.Exclusive)
+	var first atomic.Bool
+	under, on := make(chan struct{}), make(chan struct{})
+	relay.before(func([]string) {
+		if first.CompareAndSwap(false, true) {
 			close(under)
 			<-on
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		go func() { <-under; cancel() }()
-		_, err := b.Acquire(ctx, r)
-		unknown(t, "acquire", err)
-		released := make(chan error, 1)
-		go func() { released <- b.Release(t.Context(), r.Hold) }()
-		select {
-		case err := <-released:
-			t.Errorf("the release has overtaken the acquire: %v", err)
-		case <-time.After(50 * time.Millisecond):
-		}
-		close(on)
-		if err := <-released; err != nil {
-			t.Errorf("release: %v", err)
 		}
 	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-under; cancel() }()
+	_, err := b.Acquire(ctx, r)
+	unknown(t, "acquire", err)
+	released := make(chan error, 1)
+	go func() { released <- b.Release(t.Context(), r.Hold) }()
+	select {
+	case err := <-released:
+		t.Errorf("the release has overtaken the acquire: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(on)
+	if err := <-released; err != nil {
+		t.Errorf("release: %v", err)
+	}
 }

@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -283,47 +282,11 @@ func TestScriptlessManyGoroutines(t *testing.T) {
 	})
 }
 
-// meddler calls before ahead of what is sent on a connection of its own.
-type meddler struct {
-	redisconn.Server
-	before func(commands [][]string)
-}
-
-func (s *meddler) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
-	c, err := s.Server.Dedicated(ctx)
-	return meddlerConn{c, s}, err
-}
-
-type meddlerConn struct {
-	redisconn.DedicatedConn
-	s *meddler
-}
-
-func (c meddlerConn) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
-	c.s.before(commands)
-	return c.DedicatedConn.DoAll(ctx, commands)
-}
-
-// meddle calls before ahead of what b sends on connections of its own.
-func meddle(b *Backend, before func(commands [][]string)) {
-	sendThrough(b, meddling{b.client, before})
-}
-
-type meddling struct {
-	redisconn.Client
-	before func(commands [][]string)
-}
-
-func (m meddling) At(ctx context.Context, key string) (redisconn.Server, error) {
-	at, err := m.Client.At(ctx, key)
-	return &meddler{at, m.before}, err
-}
-
-// meddleBetween calls before between the look at a key and the change.
-func meddleBetween(b *Backend, before func()) {
-	meddle(b, func(commands [][]string) {
-		if commands[0][0] == "MULTI" {
-			before()
+// between calls f between the look at a key and the change.
+func (r *relay) between(f func()) {
+	r.before(func(command []string) {
+		if command[0] == "MULTI" {
+			f()
 		}
 	})
 }
@@ -332,12 +295,13 @@ func meddleBetween(b *Backend, before func()) {
 // of that batch another look.
 func TestScriptlessSeesChanges(t *testing.T) {
 	srv := noScripts(t)
-	b, c, ctx := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr()), t.Context()
+	b, relay := openRelayed(t, srv.Addr(), Options{})
+	c, ctx := raw(t, srv.Addr()), t.Context()
 	mine, stolen := request("", driver.Exclusive), request("", driver.Exclusive)
 	acquire(t, b, mine)
 	acquire(t, b, stolen)
 	between := func() { c.Set(ctx, stolen.Name, "theirs", 0) }
-	meddleBetween(b, func() { between() })
+	relay.between(func() { between() })
 	errs := b.Renew(ctx, []driver.Hold{mine.Hold, stolen.Hold})
 	if errs[0] != nil || !errors.Is(errs[1], driver.ErrLost) {
 		t.Errorf("renewals: %v", errs)
@@ -361,20 +325,20 @@ func TestScriptlessSeesChanges(t *testing.T) {
 
 // A connection that ends between the look and the change takes its watches with it.
 func TestScriptlessConnectionEndsInBetween(t *testing.T) {
-	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
-		r, c := request("", driver.Exclusive), raw(t, srv.Addr())
-		acquire(t, b, r)
-		var once sync.Once
-		meddleBetween(b, func() {
-			once.Do(func() { c.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") })
-		})
-		unknown(t, "release", b.Release(t.Context(), r.Hold))
-		eventually(t, "the lock is still held", func() bool {
-			_, err := b.Acquire(t.Context(), request(r.Name, driver.Exclusive))
-			return errors.Is(err, driver.ErrHeld)
-		})
-		release(t, b, r)
+	srv := noScripts(t)
+	b, relay := openRelayed(t, srv.Addr(), Options{})
+	r, c := request("", driver.Exclusive), raw(t, srv.Addr())
+	acquire(t, b, r)
+	var once sync.Once
+	relay.between(func() {
+		once.Do(func() { c.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") })
 	})
+	unknown(t, "release", b.Release(t.Context(), r.Hold))
+	eventually(t, "the lock is still held", func() bool {
+		_, err := b.Acquire(t.Context(), request(r.Name, driver.Exclusive))
+		return errors.Is(err, driver.ErrHeld)
+	})
+	release(t, b, r)
 }
 
 // The right to run scripts is withdrawn while locks are held: that is said, and no hold

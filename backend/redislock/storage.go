@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,7 +38,7 @@ type storage interface {
 
 // scripted keeps holds by scripts.
 type scripted struct {
-	client  redisconn.Client
+	client  *redisconn.Client
 	pubsub  *redisconn.PubSub
 	layout  *layouts.Layout
 	scripts *[driver.Counted + 1]modeScripts
@@ -147,40 +148,22 @@ func (sc *script) composeFor(mode redisconn.PubSubMode) source {
 	return source{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// command is the command that runs a script.
-type command struct {
-	words []string // EVALSHA and the hash, or EVAL and the text; the number of keys; keys; arguments
-	keys  int
-}
-
-// beforeKeys is the number of words before a script's keys.
-const beforeKeys = 3
-
-// usualWords is the number of keys and arguments of an exclusive lock in the default layout.
-const usualWords = 7
-
-// words returns the beginning of a command for so many keys and arguments.
-func words(n int) []string { return make([]string, beforeKeys, beforeKeys+n) }
-
-// newCommand returns a command with these keys, which stand behind beforeKeys words to be filled in.
-func newCommand(keys []string) command { return command{words: keys, keys: len(keys) - beforeKeys} }
-
 // run runs a script at the server that has its first key.
-func (s *scripted) run(ctx context.Context, sc *script, c command) (any, error) {
+func (s *scripted) run(ctx context.Context, sc *script, keys, args []string) (any, error) {
 	mode, err := s.pubsub.Detect(ctx, s.client)
 	if err != nil {
 		return nil, driver.Unsent(redisconn.Explain(err))
 	}
 	src := sc.sources[mode]()
-	c.words[0], c.words[1], c.words[2] = "EVALSHA", src.sha, strconv.Itoa(c.keys)
-	reply, err := s.send(ctx, c.words[beforeKeys], c.words)
+	command := slices.Concat([]string{"EVALSHA", src.sha, strconv.Itoa(len(keys))}, keys, args)
+	reply, err := s.send(ctx, keys[0], command)
 	if err == nil || reply != nil {
 		return reply, err
 	}
 	if re, is := redisconn.AsReply(err); is && re.HasCode("NOSCRIPT") {
 		// The server is new or was restarted. It has not run anything.
-		c.words[0], c.words[1] = "EVAL", src.text
-		reply, err = s.send(ctx, c.words[beforeKeys], c.words)
+		command[0], command[1] = "EVAL", src.text
+		reply, err = s.send(ctx, keys[0], command)
 	}
 	if reply == nil && deniesScripts(err) {
 		s.acquires.Store(false)

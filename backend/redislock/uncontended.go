@@ -90,17 +90,21 @@ func (s *uncontended) acquireContended(ctx context.Context, r driver.Request) (d
 
 // Release ends a hold. Where the server has a command for that, one that was not renewed is deleted without a script.
 func (s *uncontended) Release(ctx context.Context, h driver.Hold) error {
-	given, queued := false, false
+	given := false
 	if by := s.deleteBy(ctx); h.Mode.Alone() && by != plain.DeleteByScript {
+		var queued bool
 		var err error
 		if given, queued, err = s.commands.Give(ctx, h, by); err != nil {
 			return redisconn.MarkUnsent(err)
 		}
-	}
-	if given && !queued {
-		return nil
+		if given && !queued {
+			return nil
+		}
 	}
 	err := s.scripted.Release(ctx, h) // notifies the first in the queue, even if nothing is held any more
+	if err == nil {
+		return nil
+	}
 	if h.Mode.Alone() && redisconn.Apart(err) {
 		err = s.releaseApart(ctx, h, err)
 	}
@@ -117,7 +121,7 @@ func (s *uncontended) Release(ctx context.Context, h driver.Hold) error {
 // the move: until then it returns apart, the error of the script that does it.
 func (s *uncontended) releaseApart(ctx context.Context, h driver.Hold, apart error) error {
 	key := s.layout.Prefix + h.Name
-	reply, err := s.run(ctx, releaseApart, command{append(words(2), key, h.Owner), 1})
+	reply, err := s.run(ctx, releaseApart, []string{key}, []string{h.Owner})
 	if err != nil {
 		return redisconn.MarkUnsent(err)
 	}

@@ -1,9 +1,9 @@
 package redislock
 
 import (
-	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,29 +14,18 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// splitClient calls between behind the first command of each pipeline that begins with SET: the server may run other
-// clients' commands there.
-type splitClient struct {
-	redisconn.Client
-	between func()
-}
-
-func (c splitClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
-	if commands[0][0] != "SET" {
-		return c.Client.DoAll(ctx, key, commands)
-	}
-	got := c.Client.DoAll(ctx, key, commands[:1])
-	c.between()
-	return append(got, c.Client.DoAll(ctx, key, commands[1:])...)
-}
-
-// split returns a backend that is warm, and whose attempts are interrupted by between.
-func split(t *testing.T, srv *testserver.RedisServer, between func()) *Backend {
+// split returns a backend that is warm, and whose attempts are interrupted by between, behind the SET: the server may run other clients'
+// commands there.
+func split(t *testing.T, srv *testserver.RedisServer, between func()) (*Backend, *relay) {
 	t.Helper()
-	b := openOwn(t, srv.Addr(), Options{})
-	sendThrough(b, splitClient{b.client, between})
+	b, relay := openRelayed(t, srv.Addr(), Options{})
+	relay.before(func(command []string) {
+		if command[0] == "XADD" {
+			between()
+		}
+	})
 	warm(t, b, driver.Exclusive) // by a script
-	return b
+	return b, relay
 }
 
 // A lock that is released by force and taken by another, before the attempt's fence is drawn, is the other's: the attempt is
@@ -48,7 +37,7 @@ func TestForcedUnlockWithinAnAttempt(t *testing.T) {
 	for _, mode := range aloneModes {
 		r := request("", mode)
 		other := request(r.Name, mode)
-		b := split(t, srv, func() {
+		b, _ := split(t, srv, func() {
 			must.OK(t, c.Del(t.Context(), r.Name).Err())
 			acquire(t, rival, other)
 		})
@@ -60,17 +49,6 @@ func TestForcedUnlockWithinAnAttempt(t *testing.T) {
 	}
 }
 
-// blindClient is a splitClient whose attempts find their own value whatever the key holds.
-type blindClient struct{ redisconn.Client }
-
-func (c blindClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
-	got := c.Client.DoAll(ctx, key, commands)
-	if commands[0][0] == "SET" && got[0].Reply != nil {
-		got[2].Reply = commands[0][2]
-	}
-	return got
-}
-
 // An attempt that does not look at its value behind the fence would be granted a lock that is another's, with a greater fence.
 func TestForcedUnlockNeedsALookBehindTheFence(t *testing.T) {
 	srv := testserver.SharedRedis(t)
@@ -78,12 +56,22 @@ func TestForcedUnlockNeedsALookBehindTheFence(t *testing.T) {
 	warm(t, rival, driver.Exclusive)
 	r := request("", driver.Exclusive)
 	var last driver.Grant
-	b := split(t, srv, func() {
-		must.OK(t, c.Del(t.Context(), r.Name).Err())
-		last = acquire(t, rival, request(r.Name, driver.Exclusive))
+	b, relay := split(t, srv, nil)
+	note := ""
+	relay.handle(func(command []string, send func(...string) redisconn.Answer) redisconn.Answer {
+		if command[0] == "XADD" {
+			must.OK(t, c.Del(t.Context(), r.Name).Err())
+			last = acquire(t, rival, request(r.Name, driver.Exclusive))
+		}
+		a := send(command...)
+		switch command[0] {
+		case "SET":
+			note = command[2]
+		case "GET":
+			a.Reply = note
+		}
+		return a
 	})
-	sendThrough(b, blindClient{b.client})
-	warm(t, b, driver.Exclusive)
 	if g := acquire(t, b, r); g.Fence <= last.Fence {
 		t.Errorf("fence %d, and the holder has %d: the test shows nothing", g.Fence, last.Fence)
 	}
@@ -94,7 +82,7 @@ func TestLockEndsWithinAnAttempt(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	c := raw(t, srv.Addr())
 	r := request("", driver.Exclusive)
-	b := split(t, srv, func() { must.OK(t, c.Del(t.Context(), r.Name).Err()) })
+	b, _ := split(t, srv, func() { must.OK(t, c.Del(t.Context(), r.Name).Err()) })
 	acquire(t, b, r)
 	release(t, b, r)
 }
@@ -356,41 +344,28 @@ func TestReleaseOfADowngradedWriter(t *testing.T) {
 	}
 }
 
-// delexClient is a Valkey that has Redis's DELEX in place of DELIFEQ.
-type delexClient struct {
-	redisconn.Client
-	deleted int
-}
-
-func (c *delexClient) Do(ctx context.Context, key string, args []string) (any, error) {
-	reply, err := c.Client.Do(ctx, key, args)
-	if args[0] == "COMMAND" {
-		info := redisconn.List(reply)
-		info[0], info[1] = info[1], info[0]
-	}
-	return reply, err
-}
-
-func (c *delexClient) DoAll(ctx context.Context, key string, commands [][]string) []redisconn.Answer {
-	if d := commands[0]; d[0] == "DELEX" && d[2] == "IFEQ" {
-		c.deleted++
-		commands[0] = []string{"DELIFEQ", d[1], d[3]}
-	}
-	return c.Client.DoAll(ctx, key, commands)
-}
-
 // Redis 8.4 has another command than Valkey 9 for that.
 func TestReleaseByDelex(t *testing.T) {
-	b := openOwn(t, testserver.Valkey(t).Addr(), Options{})
-	c := &delexClient{Client: b.client}
-	sendThrough(b, c)
+	b, relay := openRelayed(t, testserver.Valkey(t).Addr(), Options{})
+	var deleted atomic.Int64
+	relay.handle(func(command []string, send func(...string) redisconn.Answer) redisconn.Answer {
+		switch command[0] {
+		case "COMMAND":
+			return send(command[0], command[1], command[3], command[2])
+		case "DELEX":
+			deleted.Add(1)
+			return send("DELIFEQ", command[1], command[3])
+		}
+		return send(command...)
+	})
+	b.storage = newUncontended(b) // which asks how the server deletes
 	warm(t, b, driver.Exclusive)
-	before := c.deleted
+	before := deleted.Load()
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	release(t, b, r)
-	if c.deleted != before+1 {
-		t.Errorf("%d releases by DELEX, want one", c.deleted-before)
+	if deleted.Load() != before+1 {
+		t.Errorf("%d releases by DELEX, want one", deleted.Load()-before)
 	}
 	acquire(t, b, request(r.Name, driver.Exclusive))
 }

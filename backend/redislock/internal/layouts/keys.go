@@ -143,30 +143,15 @@ func ReaderKey(name, owner string) string {
 // ownKey returns a key of the layout "string" beside a lock. Unlike in Java, different names have different keys: "a" and
 // "{a}" too.
 func ownKey(prefix, name string) string {
-	before, behind := around(name)
-	return prefix + before + name + behind
-}
-
-// around returns what stands before and behind the name in such a key.
-func around(name string) (before, behind string) {
 	if strings.IndexByte(name, '{') >= 0 {
-		return ":", ""
+		return prefix + ":" + name
 	}
-	return "{", "}"
-}
-
-// ownQueue returns the keys of a queue that is ours alone, in one piece of memory.
-func ownQueue(name string) (queue, tickets string) {
-	before, behind := around(name)
-	both := ownQueuePrefix + before + name + behind + ticketsPrefix + before + name + behind
-	end := len(ownQueuePrefix) + len(before) + len(name) + len(behind)
-	return both[:end], both[end:]
+	return prefix + "{" + name + "}"
 }
 
 // sharedKeys appends the keys of a lock that readers or permits may hold: its name, who they are, their notes, and the queue.
 func sharedKeys(to []string, name string) []string {
-	queue, tickets := ownQueue(name)
-	return append(to, name, ownKey(holdersPrefix, name), ownKey(notesPrefix, name), queue, tickets)
+	return append(to, name, ownKey(holdersPrefix, name), ownKey(notesPrefix, name), QueueKey(name), ownKey(ticketsPrefix, name))
 }
 
 // The keys beside a lock begin or end so. No lock has such a name: see Reserved.

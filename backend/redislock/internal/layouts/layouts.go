@@ -76,8 +76,7 @@ func String(prefix string, strict bool) *Layout {
 		Field:        plain,
 		RenewalField: plain,
 		Keys: func(to []string, key, _ string) []string {
-			queue, tickets := ownQueue(key)
-			return append(to, key, queue, tickets)
+			return append(to, key, QueueKey(key), ownKey(ticketsPrefix, key))
 		},
 		RenewalKeys: 1,
 		WritesFence: true,
@@ -213,8 +212,7 @@ func (l *Layout) QueueKeys(key string) []string {
 		n := Tagged(key)
 		return []string{javaQueuePrefix + n, ticketsPrefix + n, javaTimeoutPrefix + n}
 	}
-	queue, tickets := ownQueue(key)
-	return []string{queue, tickets}
+	return []string{QueueKey(key), ownKey(ticketsPrefix, key)}
 }
 
 // QueueKey returns the key that exists while a lock of the layout "string" is waited for.

@@ -188,8 +188,7 @@ func InMillisecond(id string) bool {
 // Owner decides on, among those that the number stands for.
 func (l *Layout) Fence(id, owner string) (uint64, error) {
 	n, err := number(id)
-	places := l.Span - l.modes[driver.Exclusive].Span + 1
-	return n*l.Span + uint64(hash(owner))%places, err
+	return n*l.Span + uint64(hash(owner))%(l.Span-l.modes[driver.Exclusive].Span+1), err
 }
 
 // hash is FNV-1a: the same in all processes.
@@ -226,22 +225,7 @@ func (l *Layout) FloorID(floor uint64) string {
 }
 
 // Millis returns a TTL as Redis wants it.
-func Millis(d time.Duration) string {
-	ms, last := CeilMillis(d), lastMillis.Load()
-	if last == nil || last.ms != ms {
-		last = &millis{ms, strconv.FormatInt(ms, 10)}
-		lastMillis.Store(last)
-	}
-	return last.text
-}
-
-// lastMillis is what Millis returned last: nearly always the next TTL is the same.
-var lastMillis atomic.Pointer[millis]
-
-type millis struct {
-	ms   int64
-	text string
-}
+func Millis(d time.Duration) string { return strconv.FormatInt(CeilMillis(d), 10) }
 
 // CeilMillis returns d, which is positive, in milliseconds, rounded up.
 func CeilMillis(d time.Duration) int64 { return int64((d-1)/time.Millisecond) + 1 }

@@ -18,7 +18,7 @@ import (
 
 // Commands take and release the locks of a backend.
 type Commands struct {
-	Client redisconn.Client
+	Client *redisconn.Client
 	PubSub *redisconn.PubSub
 	Layout *layouts.Layout // "string"
 
@@ -57,54 +57,52 @@ type Taken struct {
 func (c *Commands) Take(ctx context.Context, r driver.Request) (Taken, error) {
 	key := c.Layout.Prefix + r.Name
 	note := c.notes.Unfenced(r.Hold, r.Meta)
-	var sent struct { // in one piece of memory
-		words    [19]string
-		commands [4][]string
-	}
-	sent.words = [...]string{
-		"SET", key, note, "NX", "PX", layouts.Millis(r.TTL),
-		"XADD", c.Layout.Counter(r.Name), "NOMKSTREAM", "MAXLEN", "~", c.Layout.MaxDrawn, "*", "", layouts.Mark(r.Owner),
-		"GET", key,
-		"EXISTS", layouts.QueueKey(key),
-	}
-	fence := sent.words[6:15]
+	counter := c.Layout.Counter(r.Name)
+	draw := []string{"XADD", counter, "NOMKSTREAM", "MAXLEN", "~", c.Layout.MaxDrawn, "*", "", layouts.Mark(r.Owner)}
 	if c.Creates {
-		fence = append(fence[:2], fence[3:]...)
+		draw = slices.Delete(draw, 2, 3)
 	}
-	sent.commands = [...][]string{sent.words[:6], fence, sent.words[15:17], sent.words[17:]}
-	got := c.Client.DoAll(ctx, key, sent.commands[:])
-	if redisconn.Apart(got[0].Err) && !c.Creates { // the slot moves: one server has no such key, and another may have the counter
+	commands := [][]string{{"SET", key, note, "NX", "PX", layouts.Millis(r.TTL)}, draw, {"GET", key}, {"EXISTS", layouts.QueueKey(key)}}
+	got := c.Client.DoAll(ctx, key, commands)
+	if got[0].Err != nil && !c.Creates && redisconn.Apart(got[0].Err) { // the slot moves: one server has no such key, and another may have the counter
 		if id := redisconn.Text(got[1].Reply); id != "" { // it would be taken for the fence of what follows
-			_, _ = c.Client.Do(ctx, key, []string{"XDEL", fence[1], id})
+			_, _ = c.Client.Do(ctx, key, []string{"XDEL", counter, id})
 		}
-		for i, command := range sent.commands {
+		for i, command := range commands {
 			if got[i].Reply, got[i].Err = c.Client.Do(ctx, key, command); got[0].Err != nil {
 				break
 			}
 		}
 	}
-	redisconn.Expect(got, "ossi")
-	if got[0].Err != nil {
-		return Taken{Outcome: Held}, redisconn.OtherType(redisconn.MarkUnsent(redisconn.Explain(got[0].Err)))
+	return taken(got, note)
+}
+
+// taken reads the answers to an attempt with this note.
+func taken(got []redisconn.Answer, note string) (Taken, error) {
+	t := Taken{Outcome: Held, Value: got[2]}
+	if err := redisconn.Expect(got, "ossi"); err != nil {
+		switch lost := redisconn.TransportError(got); {
+		case got[0].Err != nil:
+			return t, redisconn.OtherType(redisconn.MarkUnsent(redisconn.Explain(got[0].Err)))
+		case lost != nil, got[0].Reply == nil:
+			return t, lost
+		}
+		t.Outcome = Ended
+		return t, redisconn.OtherType(redisconn.Explain(err))
 	}
-	taken := Taken{Outcome: Held, Value: got[2]}
-	if err := redisconn.TransportError(got); err != nil || got[0].Reply == nil {
-		return taken, err
-	}
-	taken.Outcome, taken.ID = Ended, redisconn.Text(got[1].Reply)
-	if err := redisconn.FirstError(got); err != nil {
-		return taken, redisconn.OtherType(redisconn.Explain(err))
-	}
+	t.ID = redisconn.Text(got[1].Reply)
 	switch {
-	case redisconn.Text(got[2].Reply) != note:
-	case redisconn.Integer(got[3].Reply) > 0:
-		taken.Outcome = Queued
-	case !layouts.InMillisecond(taken.ID):
-		taken.Outcome = NoFence
+	case got[0].Reply == nil:
+	case got[2].Reply != note:
+		t.Outcome = Ended
+	case got[3].Reply != int64(0):
+		t.Outcome = Queued
+	case !layouts.InMillisecond(t.ID):
+		t.Outcome = NoFence
 	default:
-		taken.Outcome = Granted
+		t.Outcome = Granted
 	}
-	return taken, nil
+	return t, nil
 }
 
 // Again acquires a hold again that r's Owner has, as a renewal shows that knows the new fence.
@@ -224,7 +222,7 @@ func (d DeleteCommand) of(key, value string) []string {
 }
 
 // FindDelete asks a server which command it has.
-func FindDelete(ctx context.Context, c redisconn.Client) (DeleteCommand, error) {
+func FindDelete(ctx context.Context, c *redisconn.Client) (DeleteCommand, error) {
 	reply, err := c.Do(ctx, "", []string{"COMMAND", "INFO", "delifeq", "delex"})
 	re, answered := redisconn.AsReply(err)
 	list, isList := reply.([]any)

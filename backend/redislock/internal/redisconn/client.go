@@ -3,126 +3,242 @@
 //
 // A Client finds the Server that has a key: the only one, one of a cluster, or the master that
 // sentinels name. A Server sends commands once and never repeats one that may have been executed.
-// It is reached by a client of our own (NewServer), which may have its options from a user's (FromGoRedis).
+// It has connections of its own (NewServer), also if a user's client says how to make them (FromGoRedis).
 package redisconn
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
+
+	"github.com/distlock/distlock/internal/wait"
 )
 
-// Client sends commands to a single server, or to the one of several servers that has the key.
-type Client interface {
-	// Do sends a command to the server that has the key, or to any server if key is empty. It is
-	// like Server.Do, but repeats a command that a server refused to execute because it is not
-	// ready, or another server has the key.
-	Do(ctx context.Context, key string, args []string) (any, error)
+// Client sends commands to a single server, or to the one of several servers that has the key. It is safe for concurrent use.
+//
+// The slot table of several says which server has which slot. Each server has connections of its own, so that a
+// slow or dead server stalls only its own slots. The table is loaded again when a server says that it is wrong, or does not
+// answer, and, if the topology has a maximum age, from time to time while there is traffic.
+type Client struct {
+	only     *Server // nil: the table says
+	topology topology
+	ctx      context.Context // ends at Close
+	cancel   context.CancelFunc
+	wg       wait.Group
 
-	// DoAll sends commands for one key, like Server.DoAll.
-	DoAll(ctx context.Context, key string, commands [][]string) []Answer
-
-	// At returns the server that has the key now, or any server if key is empty.
-	At(ctx context.Context, key string) (Server, error)
-
-	// All returns the servers that have keys.
-	All(ctx context.Context) ([]Server, error)
-
-	// Slot returns the key's slot. A script may have keys of one slot only.
-	Slot(key string) int
-
-	// Refresh begins to look up again which server has which keys.
-	Refresh()
-
-	// Slotted reports whether different servers have different keys, and refuse a script with keys of several slots.
-	Slotted() bool
-
-	// Name returns the name of the store.
-	Name() string
-
-	// Close closes all connections.
-	Close()
+	mu           sync.Mutex
+	table        slotTable          // guarded also inside
+	servers      map[string]*Server // by address
+	refreshing   *refreshing        // nil: none is under way
+	refreshBegan time.Time          // when the last load began
+	refreshEnded time.Time          // when it ended, with or without success
 }
 
-// Server is a Redis server.
-type Server interface {
-	// Do sends a command once. It returns an error if the answer is lost, and when ctx ends. A
-	// later command is executed after a command that was given up, unless the error of that is
-	// an *UnansweredError. An error that the server answered is a *ReplyError.
-	//
-	// The reply is an int64, a string, nil or a []any of these.
-	Do(ctx context.Context, args []string) (any, error)
-
-	// DoAll sends several commands on one connection, without another caller's command
-	// between them. It returns an answer for each.
-	DoAll(ctx context.Context, commands [][]string) []Answer
-
-	// Dedicated returns a connection that no other caller uses.
-	Dedicated(ctx context.Context) (DedicatedConn, error)
-
-	// Listen opens a connection for subscriptions. It calls on with one event after the other.
-	// There are no more events after Close or a failure.
-	Listen(ctx context.Context, on func(Event)) (Listener, error)
-
-	Close()
+// NewSingle returns the client of one server.
+func NewSingle(name string, s *Server) *Client {
+	c := newClient(topology{name: name})
+	c.only = s
+	return c
 }
 
-// DedicatedConn is a connection for one caller at a time.
-type DedicatedConn interface {
-	// DoAll is like Server.DoAll. After an error that is no *ReplyError the connection is broken.
-	DoAll(ctx context.Context, commands [][]string) []Answer
-
-	// Close returns the connection to its pool, or closes it if it is broken.
-	Close(broken bool)
+func newClient(p topology) *Client {
+	c := &Client{topology: p, servers: map[string]*Server{}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
 }
 
-// Answer is the reply to a command, or its error.
-type Answer struct {
-	Reply any
-	Err   error
+// Name returns the name of the store.
+func (c *Client) Name() string { return c.topology.name }
+
+// Slotted reports whether different servers have different keys, and refuse a script with keys of several slots.
+func (c *Client) Slotted() bool { return c.topology.slotted }
+
+// Slot returns the key's slot. A script may have keys of one slot only.
+func (c *Client) Slot(key string) int {
+	if c.topology.slotted {
+		return SlotOf(key)
+	}
+	return 0
 }
 
-// FailAll returns n answers that failed with err.
-func FailAll(n int, err error) []Answer { return slices.Repeat([]Answer{{Err: err}}, n) }
+// At returns the server that has the key now, or any server if key is empty.
+func (c *Client) At(ctx context.Context, key string) (*Server, error) {
+	if c.only != nil {
+		return c.only, nil
+	}
+	if err := c.fresh(ctx); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	addr := c.table.owner(key)
+	c.mu.Unlock()
+	if addr == "" {
+		c.refresh()
+		return nil, fmt.Errorf("no server of the cluster has slot %d", SlotOf(key))
+	}
+	return c.open(addr)
+}
 
-// Reconnect makes the server that has the key use new connections, since a request has had no answer
-// for too long.
-func Reconnect(c Client, key string) {
-	at, err := c.At(context.Background(), key)
-	if s, ok := at.(interface{ Reconnect() }); ok && err == nil {
-		s.Reconnect()
+// Do is DoAll for one command.
+func (c *Client) Do(ctx context.Context, key string, args []string) (any, error) {
+	a := c.DoAll(ctx, key, [][]string{args})[0]
+	return a.Reply, a.Err
+}
+
+// DoAll sends commands to the server that has the key, or to any server if key is empty. It is like Server.DoAll, but repeats
+// commands that a server refused to execute because it is not ready, or another server has the key.
+func (c *Client) DoAll(ctx context.Context, key string, commands [][]string) []Answer {
+	s, err := c.At(ctx, key)
+	if err != nil {
+		return FailAll(len(commands), err)
+	}
+	got := s.DoAll(ctx, commands)
+	if FirstError(got) != nil {
+		got = c.redirected(ctx, key, commands, got)
+	}
+	return got
+}
+
+// redirected follows the redirections in the answers to commands, if there are any, and returns the last answers.
+func (c *Client) redirected(ctx context.Context, key string, commands [][]string, got []Answer) []Answer {
+	var p retryPauses
+	for sent := 1; ; sent++ {
+		why, to := redirectionOfAll(commands, got)
+		switch {
+		case c.only != nil && (why != notReady || !p.wait(ctx)):
+			return explainSingle(got)
+		case c.only != nil:
+			got = c.only.DoAll(ctx, commands)
+			continue
+		case why == executed:
+			if TransportError(got) != nil {
+				c.Refresh()
+			}
+			return got
+		case why == movedTo:
+			c.setOwner(SlotOf(key), to)
+		}
+		if sent == maxSends || sent >= apartSends && why == notReady && Apart(got[0].Err) {
+			return got
+		}
+		// The first redirection is followed at once. Servers that disagree or are not ready need
+		// time.
+		if why == notReady || sent > 1 {
+			c.Refresh()
+			if !p.wait(ctx) {
+				return got
+			}
+		}
+		s, err := c.serverAt(ctx, key, to)
+		switch {
+		case err != nil:
+			return got
+		case why == askAt:
+			asking := withAsking(commands)
+			got = withoutAsking(asking, s.DoAll(ctx, asking))
+		default:
+			got = s.DoAll(ctx, commands)
+		}
 	}
 }
 
-// Listener is a connection for subscriptions. The effect of a call is reported by an event. All
-// sharded channels of a call must lie in one slot.
-type Listener interface {
-	Subscribe(ctx context.Context, sharded bool, channels []string) error
-	Unsubscribe(ctx context.Context, sharded bool, channels []string) error
-	Close()
+// serverAt returns the server at an address, or the server that has the key if there is no
+// address.
+func (c *Client) serverAt(ctx context.Context, key, addr string) (*Server, error) {
+	if addr != "" {
+		return c.open(addr)
+	}
+	return c.At(ctx, key)
 }
 
-// Event is reported by a Listener.
-type Event struct {
-	Kind             EventKind
-	Channel, Message string
-	Sharded          bool
-	Err              error
+// explainSingle explains the errors of a server that is part of a cluster.
+func explainSingle(got []Answer) []Answer {
+	for i, a := range got {
+		if re, is := AsReply(a.Err); is && (re.HasCode("MOVED") || re.HasCode("ASK") || re.HasCode("CROSSSLOT")) {
+			got[i].Err = Refuse(fmt.Sprintf("the server is part of a Redis Cluster: want redis+cluster://, or a client for clusters: %v", re), re).Lasts()
+		}
+	}
+	return got
 }
 
-// EventKind says what has happened.
-type EventKind uint8
+// MaxTries is how often a change is tried again because a key was changed meanwhile, or another
+// server has it.
+const MaxTries = 5
 
-// The kinds of events.
-const (
-	Subscribed   EventKind = iota + 1 // the server has confirmed a subscription
-	Received                          // a message
-	Unsubscribed                      // a subscription has ended, requested or not
-	Broken                            // the connection has ended, by Err
-)
+// Sender sends commands on one connection.
+type Sender func(commands [][]string) []Answer
+
+// Dedicated calls f with a connection of its own to the server that has a key. If f returns a
+// server's refusal to execute, because it is the wrong server, Dedicated finds the right one and calls
+// f again. none is a key of the same slot that never exists.
+//
+// If ctx ends first, the error is an *UnansweredError. The connection may be one that a firewall
+// has forgotten, so later calls go through new ones.
+func Dedicated(ctx context.Context, c *Client, key, none string, f func(send Sender) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	began, done, result := time.Now(), make(chan struct{}), error(nil)
+	go func() {
+		defer close(done)
+		for range MaxTries {
+			if result = onConn(ctx, c, key, f); !NotExecuted(result) {
+				return
+			}
+			if err := Probe(ctx, c, none); err != nil {
+				result = err
+				return
+			}
+		}
+	}()
+	select {
+	case <-done:
+		return result
+	case <-ctx.Done():
+		if time.Since(began) >= 100*time.Millisecond {
+			go c.Reconnect(key)
+		}
+		return &UnansweredError{Err: ctx.Err(), Done: done}
+	}
+}
+
+func onConn(ctx context.Context, c *Client, key string, f func(send Sender) error) error {
+	at, err := c.At(ctx, key)
+	if err != nil {
+		return err
+	}
+	conn, err := at.Dedicated(ctx)
+	if err != nil {
+		return err
+	}
+	broken := false
+	// A command that was sent may be executed later, until it is answered or the connection times out: ctx does not end it.
+	err = f(func(commands [][]string) []Answer {
+		got := conn.DoAll(commands)
+		broken = broken || TransportError(got) != nil
+		return got
+	})
+	conn.Close(broken || NotExecuted(err))
+	return err
+}
+
+// Probe changes nothing, and succeeds at the server that has the slot of a key that never exists, and is a master.
+func Probe(ctx context.Context, c *Client, none string) error {
+	reply, err := c.Do(ctx, none, []string{"DEL", none})
+	if _, is := reply.(int64); !is && err == nil {
+		err = ErrUnexpected
+	}
+	return Explain(err)
+}
+
+// Reconnect makes the server that has the key use new connections, since a request has had no answer
+// for too long.
+func (c *Client) Reconnect(key string) {
+	if at, err := c.At(context.Background(), key); err == nil {
+		at.Reconnect()
+	}
+}
 
 // The schemes of servers' names, each also with TLS but the socket's.
 const (
@@ -137,138 +253,56 @@ func ServerName(scheme, addr string, db int) string {
 	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
 }
 
-// Text returns a reply's string.
-func Text(v any) string { s, _ := v.(string); return s }
-
-// Integer returns a reply's number.
-func Integer(v any) int64 { n, _ := v.(int64); return n }
-
-// List returns a reply's list.
-func List(v any) []any { list, _ := v.([]any); return list }
-
-// Texts returns the strings of a list.
-func Texts(v any) []string {
-	list := List(v)
-	words := make([]string, len(list))
-	for i, w := range list {
-		words[i] = Text(w)
-	}
-	return words
-}
-
-// ErrUnexpected is the error of a reply that has another form than the command's.
-var ErrUnexpected = errors.New("unexpected answer")
-
-// Expect fails the answers whose replies do not have the form of their commands': for each, a letter says which. An integer: i. A string, or
-// none: s. A list, or none: l. The word OK, or none: o. What stands between us and a server may answer anything.
-func Expect(got []Answer, forms string) {
-	for i := range got {
-		fits := got[i].Reply == nil
-		switch r := got[i].Reply.(type) {
-		case int64:
-			fits = forms[i] == 'i'
-		case string:
-			fits = forms[i] == 's' || forms[i] == 'o' && r == "OK"
-		case []any:
-			fits = forms[i] == 'l'
-		}
-		if got[i].Err == nil && (!fits || forms[i] == 'i' && got[i].Reply == nil) {
-			got[i].Err = ErrUnexpected
-		}
-	}
-}
-
-// PubSubMode says which commands publish and subscribe.
-type PubSubMode uint32
-
-// The modes.
+// A command that a server refused because another server has its key, or because it is not ready,
+// was not executed. It is sent again a few times: moving a key does not take long. No other command
+// is sent again.
 const (
-	PubSubUnknown PubSubMode = iota // until a server has been queried
-	PubSubClassic                   // PUBLISH and SUBSCRIBE
-	PubSubSharded                   // SPUBLISH and SSUBSCRIBE, which only a cluster has
+	maxSends   = 8
+	apartSends = 4 // while a slot moves: what needs no other key can go on
+	minPause   = 10 * time.Millisecond
+	maxPause   = 250 * time.Millisecond
 )
 
-// pubSubUnasked is PubSubClassic for the moment: the server did not let its user ask.
-const pubSubUnasked = PubSubSharded + 1
+// retryPauses counts the pauses between repetitions.
+type retryPauses int
 
-// askAgain is how long that is so.
-const askAgain = 10 * time.Second
-
-// PubSub holds the mode of one Client. It never changes once a server has said it: messages must go on to be
-// heard.
-type PubSub struct {
-	mode  atomic.Uint32
-	asked atomic.Int64 // when pubSubUnasked was last noted, since began
-	began time.Time
-}
-
-// NewPubSub returns a PubSub of this mode.
-func NewPubSub(mode PubSubMode) *PubSub {
-	p := &PubSub{began: time.Now()}
-	p.mode.Store(uint32(mode))
-	return p
-}
-
-// Mode returns the mode that is known.
-func (p *PubSub) Mode() PubSubMode {
-	if mode := PubSubMode(p.mode.Load()); mode != pubSubUnasked {
-		return mode
+// wait waits for the next pause, and reports whether ctx lives. It does not wait behind the last repetition.
+func (p *retryPauses) wait(ctx context.Context) bool {
+	if *p == maxSends-1 {
+		return false
 	}
-	return PubSubClassic
+	pause := wait.Backoff(int(*p), minPause, maxPause)
+	*p++
+	return wait.Sleep(ctx, pause) == nil
 }
 
-// Detect returns the mode. It queries a server if the mode is unknown, or was not answered a while ago.
-func (p *PubSub) Detect(ctx context.Context, c Client) (PubSubMode, error) {
-	switch mode := PubSubMode(p.mode.Load()); mode {
-	case PubSubUnknown:
-		return p.query(ctx, c)
-	case pubSubUnasked:
-		asked, now := p.asked.Load(), int64(time.Since(p.began))
-		if now-asked > int64(askAgain) && p.asked.CompareAndSwap(asked, now) {
-			_, _ = p.query(ctx, c) // without an answer the mode is what it was
+// withAsking puts ASKING before each command or transaction. The server that is just getting a key
+// executes only such commands.
+func withAsking(commands [][]string) [][]string {
+	list := make([][]string, 0, 2*len(commands))
+	inside := false
+	for _, c := range commands {
+		if !inside {
+			list = append(list, []string{"ASKING"})
 		}
-		return p.Mode(), nil
-	default:
-		return mode, nil
-	}
-}
-
-// query asks a server for the mode. Only one that knows the question, or says that it does not, decides for good: one
-// that is busy or refuses the user may answer otherwise in a moment. The query changes nothing, so it is
-// repeated once: a connection that died unnoticed must not make the outcome unknown of the command that follows.
-func (p *PubSub) query(ctx context.Context, c Client) (PubSubMode, error) {
-	was := p.mode.Load()
-	ask := func() (*ReplyError, error) {
-		reply, err := c.Do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
-		if _, is := reply.([]any); !is && err == nil {
-			err = ErrUnexpected
+		switch c[0] {
+		case "MULTI":
+			inside = true
+		case "EXEC", "DISCARD":
+			inside = false
 		}
-		re, _ := AsReply(err)
-		return re, err
+		list = append(list, c)
 	}
-	re, err := ask()
-	if err != nil && re == nil && ctx.Err() == nil {
-		re, err = ask()
-	}
-	mode := PubSubSharded
-	switch {
-	case err == nil:
-	case re == nil, Unexecuted(re) && !re.HasCode("NOPERM"):
-		return PubSubUnknown, fmt.Errorf("asking whether messages are sharded: %w", err)
-	case re.UnknownCommand():
-		mode = PubSubClassic
-	default:
-		p.asked.Store(int64(time.Since(p.began)))
-		mode = pubSubUnasked
-	}
-	p.mode.CompareAndSwap(was, uint32(mode))
-	return p.Mode(), nil
+	return list
 }
 
-// Publish returns the command that publishes a message.
-func (p *PubSub) Publish(channel, message string) []string {
-	if p.Mode() == PubSubSharded {
-		return []string{"SPUBLISH", channel, message}
+// withoutAsking removes the answers to ASKING.
+func withoutAsking(sent [][]string, got []Answer) []Answer {
+	kept := got[:0]
+	for i, a := range got {
+		if sent[i][0] != "ASKING" {
+			kept = append(kept, a)
+		}
 	}
-	return []string{"PUBLISH", channel, message}
+	return kept
 }

@@ -16,32 +16,28 @@ import (
 )
 
 // NewCluster returns the client of a Redis Cluster, whose servers say which of them has which slot.
-// seeds returns the servers to query first, and open returns a server.
-func NewCluster(name string, seeds func(ctx context.Context) ([]string, error), open Dialer) Client {
-	return newRouter(topology{
+// seeds are the servers to query first, and open returns a server.
+func NewCluster(name string, seeds []string, open func(addr string) *Server) *Client {
+	return newClient(topology{
 		name: name, slotted: true, open: open,
-		load: func(ctx context.Context, known []string, at Dialer) (slotTable, error) {
+		load: func(ctx context.Context, known []string, at func(addr string) (*Server, error)) (slotTable, error) {
 			if len(known) > 0 {
-				// The seeds are queried only if these do not answer: finding them may take long.
+				// The seeds are queried only if these do not answer: they may be gone.
 				soon, cancel := context.WithTimeout(ctx, refreshTimeout/2)
 				defer cancel()
 				if t, err := querySlots(soon, known, at); err == nil {
 					return t, nil
 				}
 			}
-			addrs, err := seeds(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return querySlots(ctx, addrs, at)
+			return querySlots(ctx, seeds, at)
 		},
 	})
 }
 
 // querySlots queries servers for the slot table.
-func querySlots(ctx context.Context, addrs []string, at Dialer) (slotTable, error) {
+func querySlots(ctx context.Context, addrs []string, at func(addr string) (*Server, error)) (slotTable, error) {
 	return firstAnswer(ctx, shuffled(addrs), func(ctx context.Context, addr string) (slotTable, error) {
-		s, err := at(ctx, addr)
+		s, err := at(addr)
 		if err != nil {
 			return nil, err
 		}
@@ -122,26 +118,29 @@ func firstAnswer[T any](ctx context.Context, addrs []string, ask func(ctx contex
 		err   error
 	}
 	results := make(chan result, len(addrs))
+	next := time.NewTimer(0)
+	defer next.Stop()
 	var errs []error
 	var none T
 	for asked := 0; len(errs) < len(addrs); {
-		var late <-chan time.Time
-		if asked < len(addrs) {
-			addr := addrs[asked]
-			asked++
-			go func() {
-				value, err := ask(ctx, addr)
-				results <- result{value, err}
-			}()
-			late = time.After(hedgeDelay)
-		}
 		select {
 		case r := <-results:
 			if r.err == nil {
 				return r.value, nil
 			}
 			errs = append(errs, r.err)
-		case <-late:
+			next.Reset(0)
+		case <-next.C:
+			if asked == len(addrs) {
+				break
+			}
+			addr := addrs[asked]
+			asked++
+			go func() {
+				value, err := ask(ctx, addr)
+				results <- result{value, err}
+			}()
+			next.Reset(hedgeDelay)
 		case <-ctx.Done():
 			return none, errors.Join(append(errs, ctx.Err())...)
 		}
@@ -244,22 +243,21 @@ const sentinelInterval = time.Second
 type SentinelOptions struct {
 	Addrs        []string
 	Master       string
-	DialSentinel func(addr string) Server // a sentinel
-	DialMaster   func(addr string) Server // a master
+	DialSentinel func(addr string) *Server // a sentinel
+	DialMaster   func(addr string) *Server // a master
 	Name         string
 }
 
 // NewSentinel returns the client of the master that sentinels name.
-func NewSentinel(o SentinelOptions) Client {
-	sentinels := map[string]Server{}
+func NewSentinel(o SentinelOptions) *Client {
+	sentinels := map[string]*Server{}
 	for _, addr := range o.Addrs {
 		sentinels[addr] = o.DialSentinel(addr)
 	}
 	var heard time.Time // when most of them agreed
-	return newRouter(topology{
-		name: o.Name, maxAge: sentinelInterval,
-		open: func(_ context.Context, addr string) (Server, error) { return o.DialMaster(addr), nil },
-		load: func(ctx context.Context, known []string, _ Dialer) (slotTable, error) {
+	return newClient(topology{
+		name: o.Name, maxAge: sentinelInterval, open: o.DialMaster,
+		load: func(ctx context.Context, known []string, _ func(addr string) (*Server, error)) (slotTable, error) {
 			master, majority, err := mostNamed(ctx, o.Addrs, cmp.Or(known...), func(ctx context.Context, addr string) (string, error) {
 				return masterBy(ctx, addr, sentinels[addr], o.Master)
 			})
@@ -321,7 +319,7 @@ func mostNamed(ctx context.Context, addrs []string, known string, ask func(ctx c
 }
 
 // masterBy queries the sentinel at addr for the address of a master.
-func masterBy(ctx context.Context, addr string, sentinel Server, master string) (string, error) {
+func masterBy(ctx context.Context, addr string, sentinel *Server, master string) (string, error) {
 	reply, err := sentinel.Do(ctx, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", master})
 	re := (*ReplyError)(nil)
 	switch list, _ := reply.([]any); {

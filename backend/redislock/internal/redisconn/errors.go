@@ -3,70 +3,13 @@ package redisconn
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/unsent"
 )
-
-// ReplyError is an error that the server answered.
-type ReplyError struct {
-	Text  string
-	Cause error // the library's
-
-	script bool // the place in a script was removed from Text
-}
-
-// Error leaves out what a server repeats of a command that it does not know: there may be a password or an Owner in it.
-func (e *ReplyError) Error() string {
-	text, _, _ := strings.Cut(e.Text, ", with args beginning with")
-	return "redis: " + text
-}
-
-func (e *ReplyError) Unwrap() error { return e.Cause }
-
-// AsReply returns the ReplyError in err, if there is one.
-func AsReply(err error) (*ReplyError, bool) {
-	if err == nil {
-		return nil, false // most often, and without memory
-	}
-	re := (*ReplyError)(nil)
-	is := errors.As(err, &re)
-	return re, is
-}
-
-// HasCode reports whether the error has this code. Servers before 7.0 put the error of a script's
-// command into the middle of the text.
-func (e *ReplyError) HasCode(code string) bool {
-	return strings.HasPrefix(e.Text, code+" ") || strings.Contains(e.Text, ": "+code+" ")
-}
-
-// UnknownCommand reports whether the server doesn't know the command, or its subcommand.
-func (e *ReplyError) UnknownCommand() bool {
-	text := strings.ToLower(e.Text) // Redis 6 begins it with a capital
-	return e.HasCode("ERR") && (strings.Contains(text, "unknown command") || strings.Contains(text, "unknown subcommand") || strings.Contains(text, "unknown pubsub subcommand"))
-}
-
-// FirstError returns the first error in list, or nil.
-func FirstError(list []Answer) error {
-	for _, a := range list {
-		if a.Err != nil {
-			return a.Err
-		}
-	}
-	return nil
-}
-
-// TransportError returns the first error that is not a server's answer, or nil.
-func TransportError(list []Answer) error {
-	for _, a := range list {
-		if _, is := AsReply(a.Err); a.Err != nil && !is {
-			return a.Err
-		}
-	}
-	return nil
-}
 
 // UnansweredError is the error of a command that its caller has given up. The command may still be
 // executed until Done is closed.
@@ -210,7 +153,7 @@ func (e *rewordedError) Unwrap() []error { return e.cause }
 // plain returns e with a text for people.
 func (e *ReplyError) plain() *ReplyError {
 	text := WithoutScript(e.Text)
-	return &ReplyError{Text: text, Cause: e.Cause, script: e.script || text != e.Text}
+	return &ReplyError{Text: text, script: e.script || text != e.Text}
 }
 
 // WithoutScript removes the place in a script from the text of an error. Servers before 7.0 put it
@@ -221,4 +164,98 @@ func WithoutScript(text string) string {
 	}
 	text, _, _ = strings.Cut(text, " script: ")
 	return text
+}
+
+// NotExecuted reports whether a server refused to execute the command because another server has the
+// key, or because it is not ready.
+func NotExecuted(err error) bool {
+	why, _ := redirectionOf(err)
+	return why != executed
+}
+
+// Apart reports whether a server refused a command while the slot of its keys moves, because it has not all of them.
+func Apart(err error) bool {
+	re, is := AsReply(err)
+	return is && (re.HasCode("TRYAGAIN") || re.HasCode("ASK"))
+}
+
+// redirection is where a server sends a command.
+type redirection uint8
+
+const (
+	executed redirection = iota // nowhere: it was executed, or may have been
+	notReady                    // here again, or elsewhere
+	movedTo                     // to an address, and all later ones for the slot
+	askAt                       // to an address, this once
+)
+
+// redirectionOf returns the redirection in err, and its address.
+func redirectionOf(err error) (why redirection, addr string) {
+	if err == nil {
+		return executed, ""
+	}
+	re, is := AsReply(err)
+	if !is {
+		return executed, ""
+	}
+	words := strings.Fields(re.Text)
+	switch words = append(words, "", "", ""); words[0] {
+	case "MOVED", "ASK":
+		addr := redirectAddr(words[2])
+		switch {
+		case addr == "":
+			return notReady, "" // the slot table will know
+		case words[0] == "ASK":
+			return askAt, addr
+		}
+		return movedTo, addr
+	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN":
+		return notReady, ""
+	}
+	if re.HasCode("READONLY") {
+		return notReady, ""
+	}
+	return executed, ""
+}
+
+// redirectAddr returns the address in a redirection, in which IPv6 addresses have no brackets. It
+// returns "" if the server does not know the host.
+func redirectAddr(text string) string {
+	at := strings.LastIndexByte(text, ':')
+	if at < 0 {
+		return ""
+	}
+	switch host := strings.Trim(text[:at], "[]"); host {
+	case "", "?":
+		return ""
+	default:
+		return net.JoinHostPort(host, text[at+1:])
+	}
+}
+
+// redirectionOfAll returns the redirection of commands that had no effect.
+func redirectionOfAll(commands [][]string, got []Answer) (why redirection, addr string) {
+	for i, a := range got {
+		switch w, to := redirectionOf(a.Err); {
+		case w != executed:
+			if why == executed {
+				why, addr = w, to
+			}
+		case !harmless(commands[i][0], a):
+			return executed, ""
+		}
+	}
+	return why, addr
+}
+
+// harmless reports whether a command changed nothing.
+func harmless(command string, a Answer) bool {
+	switch command {
+	case "MULTI", "DISCARD", "WAIT", "UNWATCH", "GET", "PTTL", "EXISTS", "TIME":
+		return true
+	case "EXEC":
+		re := (*ReplyError)(nil)
+		return errors.As(a.Err, &re) && re.HasCode("EXECABORT")
+	}
+	return false
 }

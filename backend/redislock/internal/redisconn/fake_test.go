@@ -74,14 +74,45 @@ func (c *fakeConn) isOpen() bool {
 	}
 }
 
+// answeredBy returns a dialer to servers that answer as they are told: with what stands in the protocol, not at all if that is empty, or
+// by the end of the connection. conn counts the connections.
+func answeredBy(answer func(conn int, words []string) string) func(context.Context, string, string) (net.Conn, error) {
+	conns := 0
+	return func(context.Context, string, string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		conns++
+		conn := conns
+		go func() {
+			defer theirs.Close()
+			for r := newReader(theirs); ; {
+				command, err := r.next()
+				if err != nil {
+					return
+				}
+				switch text := answer(conn, Texts(command)); text {
+				case "":
+				case cut:
+					return
+				default:
+					theirs.Write([]byte(text + "\r\n"))
+				}
+			}
+		}()
+		return ours, nil
+	}
+}
+
+// cut is an answer that ends the connection.
+const cut = "cut"
+
 // fakeTimeout is how long a client of a scriptedServer waits for an answer.
 const fakeTimeout = time.Minute
 
 // withFake tests a client of a scriptedServer, in virtual time.
-func withFake(t *testing.T, test func(t *testing.T, f *scriptedServer, s *server)) {
+func withFake(t *testing.T, test func(t *testing.T, f *scriptedServer, s *Server)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newScriptedServer(t)
-		s := NewServer(Options{Addr: "fake:1", Timeout: fakeTimeout, Dialer: f.dial}).(*server)
+		s := NewServer(Options{Addr: "fake:1", Timeout: fakeTimeout, Dialer: f.dial})
 		defer s.Close()
 		test(t, f, s)
 		s.Close()
@@ -95,7 +126,7 @@ func withFake(t *testing.T, test func(t *testing.T, f *scriptedServer, s *server
 type call chan Answer
 
 // ask sends a command, and returns once that has come as far as it gets.
-func ask(ctx context.Context, s Server, word string) call {
+func ask(ctx context.Context, s *Server, word string) call {
 	c := make(call, 1)
 	go func() {
 		reply, err := s.Do(ctx, []string{"GET", word})

@@ -15,7 +15,7 @@ import (
 // FromGoRedis returns a client for the servers of a go-redis client, and how long that waits for an answer. It takes the
 // addresses, the database, TLS or the dialer, and the logins, and makes connections of its own: the user's pool is not used.
 // Clients of sentinels are ErrUnsupported: they do not say which master they have, nor when it is another one.
-func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
+func FromGoRedis(c redis.UniversalClient) (*Client, time.Duration, error) {
 	switch c := c.(type) {
 	case *redis.Client:
 		o := c.Options()
@@ -57,7 +57,7 @@ func optionsOf(o *redis.Options) Options {
 }
 
 // clusterOf returns the client for the servers of a cluster client.
-func clusterOf(o *redis.ClusterOptions) Client {
+func clusterOf(o *redis.ClusterOptions) *Client {
 	scheme, dial := SchemeCluster, o.Dialer
 	if o.TLSConfig != nil {
 		scheme = "rediss+cluster"
@@ -66,10 +66,9 @@ func clusterOf(o *redis.ClusterOptions) Client {
 		dial = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 	}
 	login := credentials(o.StreamingCredentialsProvider, o.CredentialsProviderContext, o.CredentialsProvider, o.Username, o.Password)
-	return NewCluster(scheme+"://"+netaddr.Listed(o.Addrs), func(context.Context) ([]string, error) { return o.Addrs, nil },
-		func(_ context.Context, addr string) (Server, error) {
-			return NewServer(Options{Addr: addr, Timeout: max(o.ReadTimeout, 0), Dialer: dial, Credentials: login}), nil
-		})
+	return NewCluster(scheme+"://"+netaddr.Listed(o.Addrs), o.Addrs, func(addr string) *Server {
+		return NewServer(Options{Addr: addr, Timeout: max(o.ReadTimeout, 0), Dialer: dial, Credentials: login})
+	})
 }
 
 // credentials returns the logins that go-redis would use: the first that there is.

@@ -22,7 +22,7 @@ type multiplexer struct {
 	ctx     context.Context // ends at close
 	cancel  context.CancelFunc
 
-	requests requests
+	requests sync.Pool // that are used again
 
 	mu      sync.Mutex
 	queue   []*request // of which nothing was written
@@ -35,33 +35,20 @@ type multiplexer struct {
 }
 
 func newMultiplexer(timeout time.Duration, open func(ctx context.Context) (*wire, error)) *multiplexer {
-	m := &multiplexer{open: open, timeout: timeout}
+	m := &multiplexer{open: open, timeout: timeout, requests: sync.Pool{New: func() any { return &request{over: make(chan struct{}, 1)} }}}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.late.limit, m.late.fire = timeout, m.replaceLate
 	return m
 }
 
-// do sends a command, and returns its answer.
-func (m *multiplexer) do(ctx context.Context, command []string) (Answer, error) {
-	x := m.requests.get(command)
+// do sends commands, and returns an answer for each.
+func (m *multiplexer) do(ctx context.Context, commands [][]string) []Answer {
+	x := m.request(commands)
 	if err := m.send(ctx, x); err != nil {
-		return Answer{}, err
+		return FailAll(len(commands), err)
 	}
-	defer m.requests.free(x)
-	return x.one, x.err
-}
-
-// doAll sends commands, and returns an answer for each.
-func (m *multiplexer) doAll(ctx context.Context, commands [][]string) ([]Answer, error) {
-	x := m.requests.get(commands...)
-	if err := m.send(ctx, x); err != nil {
-		return nil, err
-	}
-	defer m.requests.free(x)
-	if x.n == 1 && x.err == nil {
-		return []Answer{x.one}, nil
-	}
-	return x.all, x.err
+	defer m.free(x)
+	return x.answers
 }
 
 // send returns nil once x is over. Otherwise x was given up: its error is an *UnansweredError if it may have been written, and an
@@ -86,7 +73,7 @@ func (m *multiplexer) send(ctx context.Context, x *request) error {
 		// It will be written along.
 	case !c.takes():
 		m.late.waits(ctx, c.silent)
-	case c.isIdle() && !c.crowded && c.fits(x) && patient(ctx):
+	case !c.reading && !c.crowded && c.owed+x.size <= aloneBytes && patient(ctx):
 		return m.sendAlone(ctx, c, x)
 	default:
 		m.writeMore(c) // others may have more to write until it runs
@@ -154,7 +141,7 @@ func (m *multiplexer) dial() {
 
 func (m *multiplexer) failQueue(err error) {
 	for _, x := range m.queue {
-		x.failed(unwritten(err))
+		x.fail(unwritten(err))
 		x.end(nil)
 	}
 	m.setQueue(nil)
@@ -178,7 +165,7 @@ func (m *multiplexer) replaceIfLate() {
 
 // replace lets later requests use a new connection if the present one owes an answer, and there are not too many others.
 func (m *multiplexer) replace() {
-	if m.current == nil || m.current.isIdle() || len(m.former) == maxFormer || m.closed {
+	if m.current == nil || !m.current.reading || len(m.former) == maxFormer || m.closed {
 		return
 	}
 	m.former, m.current = append(m.former, m.current), nil
@@ -201,7 +188,7 @@ func (m *multiplexer) fail(c *pipe, err error) {
 		c.Close()
 	}
 	for _, x := range c.takeSent(c.batch) {
-		x.failed(c.broken)
+		x.fail(c.broken)
 		x.end(x.later)
 	}
 	m.forget(c)
@@ -243,9 +230,6 @@ const minAnswerTime = 100 * time.Millisecond
 // maxFormer is how many connections that are silent are kept beside the one in use, until their answers are out of time: two that die
 // in silence, one after the other, must not cost a lease of three seconds.
 const maxFormer = 3
-
-// defaultTimeout is the timeout of an answer if there is none.
-const defaultTimeout = 5 * time.Second
 
 // lateTimer fires when a server has been silent for too long for the requests behind those that it has not answered: for half of the
 // time that one of them has. The owner's mutex guards it, but fire is called without.

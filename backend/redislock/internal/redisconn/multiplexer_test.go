@@ -41,7 +41,7 @@ func TestEachGetsItsOwnAnswers(t *testing.T) {
 }
 
 func TestSeveralOnTheirWay(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		a := ask(t.Context(), s, "a")
 		b := ask(t.Context(), s, "b")
 		c := <-f.conns
@@ -60,7 +60,7 @@ func TestSeveralOnTheirWay(t *testing.T) {
 
 // A caller that gives up returns at once, whoever reads, and knows whether its command may have been written.
 func TestGivingUp(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first := ask(ctx, s, "first")
 		c := <-f.conns
@@ -101,7 +101,7 @@ func TestGivingUp(t *testing.T) {
 
 // Commands that were given up before they were sent do not pile up before a silent server.
 func TestGivenUpDoNotPileUp(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ask(t.Context(), s, "first")
 		time.Sleep(minAnswerTime)
@@ -122,7 +122,7 @@ func TestGivenUpDoNotPileUp(t *testing.T) {
 // What waits behind a silent connection for half of its time goes to another one. What was written stays. So it goes on while new ones die as well, until
 // there are maxFormer of old.
 func TestSilentConnectionIsReplaced(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		began := time.Now()
 		first := ask(t.Context(), s, "first")
 		time.Sleep(minAnswerTime)
@@ -162,7 +162,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 
 // A server that is silent for too long answers no more, and the next call goes to a new connection.
 func TestTimeoutOfAnAnswer(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		began := time.Now()
 		a := ask(t.Context(), s, "a")
 		a.isUnknown(t, os.ErrDeadlineExceeded)
@@ -196,7 +196,7 @@ func (c pausedConn) Read(b []byte) (int, error) {
 // An answer that has come while the process was paused is read, however long that was.
 func TestPauseOfTheProcess(t *testing.T) {
 	for _, alone := range []bool{false, true} {
-		withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 			pause := 3 * fakeTimeout
 			s.o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				c, err := f.dial(ctx, network, addr)
@@ -220,7 +220,7 @@ func TestPauseOfTheProcess(t *testing.T) {
 
 // The end of a connection leaves unknown what was written. What was not goes to the next connection.
 func TestCutConnection(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		a, b := ask(t.Context(), s, "a"), ask(t.Context(), s, "b")
 		time.Sleep(minAnswerTime)
 		given := ask(inTime(t, time.Second), s, "given")
@@ -240,7 +240,7 @@ func TestCutConnection(t *testing.T) {
 
 // All who wait for a connection share one attempt, and its error.
 func TestDialErrorReachesAll(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		goOn := make(chan struct{})
 		down := errors.New("down")
 		s.o.Dialer = func(context.Context, string, string) (net.Conn, error) {
@@ -273,7 +273,7 @@ func TestDialErrorReachesAll(t *testing.T) {
 // A server may be silent while a connection is made, as a firewall is. A caller has its answer by the next one, and the first is closed
 // if it comes late.
 func TestSilentDialIsNotAwaited(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		var dials atomic.Int64
 		goOn := make(chan struct{})
 		s.o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -300,7 +300,7 @@ func TestSilentDialIsNotAwaited(t *testing.T) {
 
 // A connection that is made after its caller has given up, and the client was closed, is closed.
 func TestConnectionOfNobodyIsClosed(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		goOn := make(chan struct{})
 		s.o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			<-goOn
@@ -332,7 +332,7 @@ var errTorn = errors.New("torn")
 func TestTornWrite(t *testing.T) {
 	size := len(appendCommand(nil, []string{"GET", "0"}))
 	for written := range 3*size + 1 {
-		withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 			goOn := make(chan struct{})
 			s.o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				<-goOn
@@ -359,7 +359,7 @@ func TestTornWrite(t *testing.T) {
 func TestServerThatReadsNothing(t *testing.T) {
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	s := NewServer(Options{Addr: l.Addr().String(), Timeout: time.Hour}).(*server)
+	s := NewServer(Options{Addr: l.Addr().String(), Timeout: time.Hour})
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	large := string(make([]byte, 200<<10))
@@ -398,7 +398,7 @@ func TestUselessConnections(t *testing.T) {
 		"-READONLY You can't write\r\n":          "READONLY",
 		"-ERR max number of clients reached\r\n": "max number",
 	} {
-		withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 			a := ask(t.Context(), s, "a")
 			c := <-f.conns
 			c.gets("a")
@@ -420,7 +420,7 @@ func TestUselessConnections(t *testing.T) {
 
 // A server that has no room for us has looked at nothing.
 func TestNoRoom(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		a, b := ask(t.Context(), s, "a"), ask(t.Context(), s, "b")
 		c := <-f.conns
 		c.says("-ERR max number of clients reached\r\n")
@@ -434,7 +434,7 @@ func TestNoRoom(t *testing.T) {
 }
 
 func TestCloseEndsAll(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		a := ask(t.Context(), s, "a")
 		time.Sleep(minAnswerTime)
 		b := ask(t.Context(), s, "b")

@@ -21,8 +21,8 @@ import (
 
 // Dedicated connections are used again, and no more than a few are in use.
 func TestDedicatedConnections(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
-		var taken []DedicatedConn
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
+		var taken []*DedicatedConn
 		for range maxDedicated {
 			taken = append(taken, must.Get(s.Dedicated(t.Context()))(t))
 		}
@@ -52,7 +52,7 @@ func TestDedicatedConnections(t *testing.T) {
 }
 
 // eachProtocol tests a server without and with TLS, which a proxy reaches.
-func eachProtocol(t *testing.T, test func(t *testing.T, s Server, p *faultproxy.Proxy)) {
+func eachProtocol(t *testing.T, test func(t *testing.T, s *Server, p *faultproxy.Proxy)) {
 	f, secure := must.Get(testcert.Own())(t).Files(t), testserver.FreeAddr(t)
 	_, port, _ := net.SplitHostPort(secure)
 	plain := testserver.Redis(t, "--tls-port", port, "--tls-cert-file", f.Cert, "--tls-key-file", f.Key, "--tls-auth-clients", "no").Addr()
@@ -66,12 +66,12 @@ func eachProtocol(t *testing.T, test func(t *testing.T, s Server, p *faultproxy.
 
 // An idle connection that the server has ended is not used.
 func TestIdleConnectionsThatHaveEnded(t *testing.T) {
-	eachProtocol(t, func(t *testing.T, s Server, p *faultproxy.Proxy) {
+	eachProtocol(t, func(t *testing.T, s *Server, p *faultproxy.Proxy) {
 		for range 5 {
 			_, err := s.Do(t.Context(), []string{"PING"})
 			expect.OK(t, err, "shared")
 			c := must.Get(s.Dedicated(t.Context()))(t)
-			expect.OK(t, c.DoAll(t.Context(), [][]string{{"PING"}})[0].Err, "dedicated")
+			expect.OK(t, c.DoAll([][]string{{"PING"}})[0].Err, "dedicated")
 			c.Close(false)
 			p.Cut()
 		}
@@ -100,7 +100,7 @@ func TestIdleConnectionThatEndsBesideItsWriter(t *testing.T) {
 			return conn, err
 		}
 		return heldWrites{conn.(*net.TCPConn), release}, nil
-	}}).(*server)
+	}})
 	defer s.Close()
 	_, err := s.Do(t.Context(), []string{"PING"})
 	must.OK(t, err)
@@ -125,7 +125,7 @@ func TestSlowAnswers(t *testing.T) {
 	slow := `local t = redis.call('TIME'); local till = t[1] * 1000 + t[2] / 1000 + 120
 		repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > till
 		return ARGV[1]`
-	eachProtocol(t, func(t *testing.T, s Server, _ *faultproxy.Proxy) {
+	eachProtocol(t, func(t *testing.T, s *Server, _ *faultproxy.Proxy) {
 		for _, word := range []string{"a", "b"} {
 			if reply, err := s.Do(t.Context(), []string{"ECHO", word}); err != nil || reply != word {
 				t.Errorf("%v, %v", reply, err)
@@ -139,11 +139,11 @@ func TestSlowAnswers(t *testing.T) {
 
 // A connection that has said more than it was asked is not used again: all later answers would be those to other commands.
 func TestDedicatedConnectionThatSaysTooMuch(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		for _, answer := range []string{"+1\r\n+2\r\n", "+1\r\n"} {
 			conn := must.Get(s.Dedicated(t.Context()))(t)
 			go func() { (<-f.conns).says(answer) }()
-			if got := conn.DoAll(t.Context(), [][]string{{"GET"}})[0]; got.Reply != "1" {
+			if got := conn.DoAll([][]string{{"GET"}})[0]; got.Reply != "1" {
 				t.Errorf("%v, %v", got.Reply, got.Err)
 			}
 			conn.Close(false)
@@ -156,7 +156,7 @@ func TestDedicatedConnectionThatSaysTooMuch(t *testing.T) {
 
 // Nor is one that says more than to greet.
 func TestGreetingThatSaysTooMuch(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		s.o.DB = 1
 		a := ask(t.Context(), s, "a")
 		c := <-f.conns
@@ -171,14 +171,14 @@ func TestGreetingThatSaysTooMuch(t *testing.T) {
 
 // A silent subscription is asked for a sign of life, and is given up if there is none.
 func TestSilentSubscription(t *testing.T) {
-	withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+	withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 		events := make(chan Event, 10)
 		began := time.Now()
 		l := must.Get(s.Listen(t.Context(), func(e Event) { events <- e }))(t)
 		c := <-f.conns
 		c.gets("PING")
 		c.says("+PONG\r\n")
-		must.OK(t, l.Subscribe(t.Context(), false, []string{"a"}))
+		must.OK(t, l.Subscribe(false, []string{"a"}))
 		c.gets("a")
 		c.says("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n")
 		for _, want := range []Event{{Kind: Subscribed, Channel: "a"}, {Kind: Received, Channel: "a", Message: "hi"}} {
@@ -203,7 +203,7 @@ func TestRefusedLogins(t *testing.T) {
 		"WRONGPASS no " + password, "ERR unknown command `AUTH`, with args beginning with: `default`, `" + password + "`",
 		"ERR unknown command 'AUTH', with args beginning with: 'default' '" + password[:110] + "'", // of 128 characters at most
 	} {
-		withFake(t, func(t *testing.T, f *scriptedServer, s *server) {
+		withFake(t, func(t *testing.T, f *scriptedServer, s *Server) {
 			asked := 0
 			s.o.Credentials = func(context.Context) (string, string, error) {
 				asked++

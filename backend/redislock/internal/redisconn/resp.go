@@ -2,11 +2,13 @@ package redisconn
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // The protocol is RESP2, which a server speaks until it is asked for another one.
@@ -23,16 +25,13 @@ func appendCommand(b []byte, words []string) []byte {
 	b = appendCount(b, '*', len(words))
 	for _, w := range words {
 		b = appendCount(b, '$', len(w))
-		b = append(b, w...)
-		b = append(b, '\r', '\n')
+		b = append(append(b, w...), "\r\n"...)
 	}
 	return b
 }
 
 func appendCount(b []byte, kind byte, n int) []byte {
-	b = append(b, kind)
-	b = strconv.AppendInt(b, int64(n), 10)
-	return append(b, '\r', '\n')
+	return append(strconv.AppendInt(append(b, kind), int64(n), 10), "\r\n"...)
 }
 
 // Limits of a reply. What locks need is far smaller.
@@ -73,6 +72,15 @@ func newReader(src io.Reader) *reader { return &reader{src: src, buf: make([]byt
 // buffered reports whether there is more than was read of replies.
 func (r *reader) buffered() bool { return r.at < len(r.buf) }
 
+// answer reads the next answer.
+func (r *reader) answer() (Answer, error) {
+	reply, err := r.next()
+	if re, is := reply.(*ReplyError); is {
+		return Answer{Err: re}, err
+	}
+	return Answer{Reply: reply}, err
+}
+
 // next returns the next reply. An error that the server answered is a *ReplyError in its place.
 func (r *reader) next() (any, error) {
 	for r.failed == nil {
@@ -85,6 +93,10 @@ func (r *reader) next() (any, error) {
 				return nil, err
 			}
 		default:
+			r.at += n
+			if _, begins := value.(list); !begins && len(r.begun) == 0 {
+				return value, nil
+			}
 			if reply, whole := r.add(value, n); whole {
 				return reply, nil
 			}
@@ -109,7 +121,7 @@ func (r *reader) word(b []byte) (value any, n int, err error) {
 	text, n := b[1:end-1], end+1
 	switch b[0] {
 	case '+':
-		return simple(text), n, nil
+		return string(text), n, nil
 	case '-':
 		return &ReplyError{Text: string(text)}, n, nil
 	}
@@ -127,35 +139,17 @@ func (r *reader) word(b []byte) (value any, n int, err error) {
 	case b[0] == '*':
 		return list{left: int(number)}, n, nil
 	}
-	return bulk(b, n, n+int(number))
-}
-
-// simple returns a status, of which there are few.
-func simple(text []byte) any {
-	switch string(text) {
-	case "OK":
-		return "OK"
-	case "QUEUED":
-		return "QUEUED"
-	}
-	return string(text)
-}
-
-// bulk returns the string b[from:to], which the end of a line follows.
-func bulk(b []byte, from, to int) (any, int, error) {
-	n := to + 2
-	switch {
-	case n > len(b):
-		return nil, n, nil
-	case b[to] != '\r' || b[to+1] != '\n':
+	switch end = n + int(number); {
+	case end+2 > len(b):
+		return nil, end + 2, nil
+	case b[end] != '\r' || b[end+1] != '\n':
 		return nil, 0, fmt.Errorf("%w: a string that does not end", errInvalidReply)
 	}
-	return string(b[from:to]), n, nil
+	return string(b[n:end]), end + 2, nil
 }
 
-// add takes a word of n bytes. It returns the reply if that is whole.
+// add takes a word of n bytes that is in a list, or begins one. It returns the reply if that is whole.
 func (r *reader) add(value any, n int) (reply any, whole bool) {
-	r.at += n
 	r.size += n
 	if r.words++; r.size > maxReply || r.words > maxWords {
 		r.failed = fmt.Errorf("%w: more than %d bytes, or %d words", errInvalidReply, maxReply, maxWords)
@@ -195,16 +189,15 @@ func (r *reader) end() any {
 
 // fill reads more, of which n bytes are known to be there. A server's word for that is not enough to take memory for it.
 func (r *reader) fill(n int) error {
-	rest := copy(r.buf, r.buf[r.at:])
-	r.buf, r.at = r.buf[:rest], 0
-	switch {
+	r.buf, r.at = append(r.buf[:0], r.buf[r.at:]...), 0
+	switch rest := len(r.buf); {
 	case rest == 0 && cap(r.buf) > maxLine:
 		r.buf = make([]byte, 0, readSize)
 	case rest == cap(r.buf):
 		r.buf = slices.Grow(r.buf, min(n, 2*rest))
 	}
-	got, err := r.src.Read(r.buf[rest:cap(r.buf)])
-	r.buf = r.buf[:rest+got]
+	got, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])
+	r.buf = r.buf[:len(r.buf)+got]
 	if got > 0 {
 		return nil
 	}
@@ -212,4 +205,110 @@ func (r *reader) fill(n int) error {
 		err = io.ErrNoProgress
 	}
 	return err
+}
+
+// Answer is the reply to a command, or its error.
+type Answer struct {
+	Reply any
+	Err   error
+}
+
+// FailAll returns n answers that failed with err.
+func FailAll(n int, err error) []Answer { return slices.Repeat([]Answer{{Err: err}}, n) }
+
+// ReplyError is an error that the server answered.
+type ReplyError struct {
+	Text   string
+	script bool // the place in a script was removed from Text
+}
+
+// Error leaves out what a server repeats of a command that it does not know: there may be a password or an Owner in it.
+func (e *ReplyError) Error() string {
+	text, _, _ := strings.Cut(e.Text, ", with args beginning with")
+	return "redis: " + text
+}
+
+// AsReply returns the ReplyError in err, if there is one.
+func AsReply(err error) (*ReplyError, bool) {
+	if err == nil {
+		return nil, false // most often, and without memory
+	}
+	re := (*ReplyError)(nil)
+	is := errors.As(err, &re)
+	return re, is
+}
+
+// HasCode reports whether the error has this code. Servers before 7.0 put the error of a script's
+// command into the middle of the text.
+func (e *ReplyError) HasCode(code string) bool {
+	return strings.HasPrefix(e.Text, code+" ") || strings.Contains(e.Text, ": "+code+" ")
+}
+
+// UnknownCommand reports whether the server doesn't know the command, or its subcommand.
+func (e *ReplyError) UnknownCommand() bool {
+	text := strings.ToLower(e.Text) // Redis 6 begins it with a capital
+	return e.HasCode("ERR") && (strings.Contains(text, "unknown command") || strings.Contains(text, "unknown subcommand") || strings.Contains(text, "unknown pubsub subcommand"))
+}
+
+// FirstError returns the first error in list, or nil.
+func FirstError(list []Answer) error {
+	for _, a := range list {
+		if a.Err != nil {
+			return a.Err
+		}
+	}
+	return nil
+}
+
+// TransportError returns the first error that is not a server's answer, or nil.
+func TransportError(list []Answer) error {
+	for _, a := range list {
+		if _, is := AsReply(a.Err); a.Err != nil && !is {
+			return a.Err
+		}
+	}
+	return nil
+}
+
+// Text returns a reply's string.
+func Text(v any) string { s, _ := v.(string); return s }
+
+// Integer returns a reply's number.
+func Integer(v any) int64 { n, _ := v.(int64); return n }
+
+// List returns a reply's list.
+func List(v any) []any { list, _ := v.([]any); return list }
+
+// Texts returns the strings of a list.
+func Texts(v any) []string {
+	list := List(v)
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = Text(w)
+	}
+	return words
+}
+
+// ErrUnexpected is the error of a reply that has another form than the command's.
+var ErrUnexpected = errors.New("unexpected answer")
+
+// Expect fails the answers whose replies do not have the form of their commands': for each, a letter says which. An integer: i. A string, or
+// none: s. A list, or none: l. The word OK, or none: o. What stands between us and a server may answer anything. It returns the first error.
+func Expect(got []Answer, forms string) (first error) {
+	for i := range got {
+		fits := got[i].Reply == nil
+		switch r := got[i].Reply.(type) {
+		case int64:
+			fits = forms[i] == 'i'
+		case string:
+			fits = forms[i] == 's' || forms[i] == 'o' && r == "OK"
+		case []any:
+			fits = forms[i] == 'l'
+		}
+		if got[i].Err == nil && (!fits || forms[i] == 'i' && got[i].Reply == nil) {
+			got[i].Err = ErrUnexpected
+		}
+		first = cmp.Or(first, got[i].Err)
+	}
+	return first
 }

@@ -2,7 +2,6 @@ package redisconn
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
-	"github.com/redis/go-redis/v9"
 )
 
 // proxies stand between one client and each of its servers.
@@ -36,50 +34,22 @@ func (n *proxies) before(addr string) *faultproxy.Proxy {
 	return n.byAddr[addr]
 }
 
-// clusterRouters returns a router by each way to reach servers. Clients wait for an answer for an
-// hour, but go-redis for a few seconds: it queries servers itself, one after the other.
-var clusterRouters = map[string]func(t *testing.T, addrs []string, n *proxies) *router{
-	"own": func(t *testing.T, addrs []string, n *proxies) *router {
-		return NewCluster("", func(context.Context) ([]string, error) { return addrs, nil }, func(_ context.Context, addr string) (Server, error) {
-			return NewServer(Options{Addr: addr, Dialer: n.dial, Timeout: time.Hour}), nil
-		}).(*router)
-	},
-	"go-redis": func(t *testing.T, addrs []string, n *proxies) *router {
-		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial, ReadTimeout: 5 * time.Second})
-		t.Cleanup(func() { c.Close() })
-		client, _, err := FromGoRedis(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return client.(*router)
-	},
-}
-
 // A silent server does not delay the refresh of the slot table.
 func TestRefreshPastASilentServer(t *testing.T) {
-	g := testserver.SharedRedisCluster(t)
-	for name, open := range clusterRouters {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r, _ := openBesideASilentServer(t, g, open)
-			for range 5 {
-				if err := r.wait(t.Context(), r.refresh()); err != nil {
-					t.Errorf("refresh: %v", err)
-				}
-			}
-			for range 5 {
-				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-				r.open(ctx, "127.0.0.1:1")
-				cancel()
-			}
-		})
+	r, _ := openBesideASilentServer(t, testserver.SharedRedisCluster(t))
+	for range 5 {
+		if err := r.wait(t.Context(), r.refresh()); err != nil {
+			t.Errorf("refresh: %v", err)
+		}
 	}
 }
 
-// openBesideASilentServer returns a router that knows all servers, of which one is silent by now.
-func openBesideASilentServer(t *testing.T, g *testserver.RedisClusterGroup, open func(*testing.T, []string, *proxies) *router) (r *router, silent *testserver.RedisServer) {
+// openBesideASilentServer returns a client that knows all servers, of which one is silent by now. It waits for an answer for an hour.
+func openBesideASilentServer(t *testing.T, g *testserver.RedisClusterGroup) (r *Client, silent *testserver.RedisServer) {
 	n := &proxies{t: t, byAddr: map[string]*faultproxy.Proxy{}}
-	r = open(t, g.Addrs(), n)
+	r = NewCluster("", g.Addrs(), func(addr string) *Server {
+		return NewServer(Options{Addr: addr, Dialer: n.dial, Timeout: time.Hour})
+	})
 	t.Cleanup(r.Close)
 	for _, key := range []string{"a", "b", "c"} { // of three masters
 		must.Get(r.Do(t.Context(), key, []string{"EXISTS", key}))(t)
@@ -93,47 +63,27 @@ func openBesideASilentServer(t *testing.T, g *testserver.RedisClusterGroup, open
 // however long the client waits for answers. go-redis's own cluster client fails this test.
 func TestSlotMovesBesideASilentServer(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
-	for name, open := range clusterRouters {
-		t.Run(name, func(t *testing.T) {
-			r, silent := openBesideASilentServer(t, g, open)
-			others := slices.DeleteFunc(g.Masters(), func(s *testserver.RedisServer) bool { return s == silent })
-			slot := g.Slot("b")
-			if g.Owner(slot) == silent {
-				slot = g.Slot("c")
-			}
-			if g.Owner(slot) == others[0] {
-				slices.Reverse(others)
-			}
-			for i, to := range others { // there and back
-				g.MoveSlot(slot, to)
-				key := "{" + SlotTags()[slot] + "}"
-				if _, err := r.Do(t.Context(), key, []string{"EXISTS", key}); err != nil {
-					t.Errorf("move %d: %v", i, err)
-				}
-				r.mu.Lock()
-				owner := r.table.owner(key)
-				r.mu.Unlock()
-				if owner != to.Addr() {
-					t.Errorf("move %d: the slot is at %s, want %s", i, owner, to.Addr())
-				}
-			}
-		})
+	r, silent := openBesideASilentServer(t, g)
+	others := slices.DeleteFunc(g.Masters(), func(s *testserver.RedisServer) bool { return s == silent })
+	slot := g.Slot("b")
+	if g.Owner(slot) == silent {
+		slot = g.Slot("c")
 	}
-}
-
-// Concurrent callers that need an unknown server share a query.
-func TestFindingAServerIsShared(t *testing.T) {
-	g := testserver.SharedRedisCluster(t)
-	r := clusterRouters["go-redis"](t, g.Addrs(), &proxies{t: t, byAddr: map[string]*faultproxy.Proxy{}})
-	t.Cleanup(r.Close)
-	before := slotCalls(t, g)
-	var wg sync.WaitGroup
-	for range 1000 {
-		wg.Go(func() { r.open(context.Background(), "127.0.0.1:1") })
+	if g.Owner(slot) == others[0] {
+		slices.Reverse(others)
 	}
-	wg.Wait()
-	if n := slotCalls(t, g) - before; n > 500 {
-		t.Errorf("a thousand who want a server ask %d times", n)
+	for i, to := range others { // there and back
+		g.MoveSlot(slot, to)
+		key := "{" + SlotTags()[slot] + "}"
+		if _, err := r.Do(t.Context(), key, []string{"EXISTS", key}); err != nil {
+			t.Errorf("move %d: %v", i, err)
+		}
+		r.mu.Lock()
+		owner := r.table.owner(key)
+		r.mu.Unlock()
+		if owner != to.Addr() {
+			t.Errorf("move %d: the slot is at %s, want %s", i, owner, to.Addr())
+		}
 	}
 }
 
@@ -144,11 +94,11 @@ type movingMaster struct {
 	mute bool // load does not answer
 }
 
-func (m *movingMaster) router() *router {
-	return newRouter(topology{
+func (m *movingMaster) client() *Client {
+	return newClient(topology{
 		maxAge: sentinelInterval,
-		open:   func(_ context.Context, addr string) (Server, error) { return &fakeServer{addr: addr}, nil },
-		load: func(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
+		open:   func(addr string) *Server { return NewServer(Options{Addr: addr}) },
+		load: func(ctx context.Context, _ []string, _ func(string) (*Server, error)) (slotTable, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if m.mute {
@@ -166,24 +116,17 @@ func (m *movingMaster) set(addr string, mute bool) {
 	m.addr, m.mute = addr, mute
 }
 
-type fakeServer struct {
-	Server
-	addr string
-}
-
-func (*fakeServer) Close() {}
-
 // The first request after a pause goes to the new master. If the topology does not answer it soon
 // goes to the old one.
 func TestMasterReplacedInAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &movingMaster{addr: "one"}
-		r := m.router()
+		r := m.client()
 		defer r.Close()
 		at := func(want string) {
 			t.Helper()
 			s, err := r.At(t.Context(), "")
-			if err != nil || s.(*fakeServer).addr != want {
+			if err != nil || s.o.Addr != want {
 				t.Errorf("the server is %v, %v, want %s", s, err, want)
 			}
 		}
@@ -207,7 +150,7 @@ func TestMasterReplacedInAPause(t *testing.T) {
 func TestMuteSentinelsTakeNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &movingMaster{addr: "one"}
-		r := m.router()
+		r := m.client()
 		defer r.Close()
 		r.At(t.Context(), "")
 		m.set("one", true)
@@ -220,24 +163,6 @@ func TestMuteSentinelsTakeNoTime(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 	})
-}
-
-// slotCalls returns how often servers were queried for their slots.
-func slotCalls(t *testing.T, g *testserver.RedisClusterGroup) (n int) {
-	t.Helper()
-	for _, addr := range g.Addrs() {
-		c := redis.NewClient(&redis.Options{Addr: addr})
-		t.Cleanup(func() { c.Close() })
-		info := must.Get(c.InfoMap(t.Context(), "commandstats").Result())(t)
-		n += callsIn(info["Commandstats"]["cmdstat_cluster|slots"])
-	}
-	return n
-}
-
-// callsIn reads "calls=12,usec=…".
-func callsIn(stat string) (n int) {
-	fmt.Sscanf(stat, "calls=%d", &n)
-	return n
 }
 
 func TestSlots(t *testing.T) {

@@ -3,6 +3,8 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,40 +18,40 @@ type fakeSentinels struct {
 	names []string
 }
 
-type fakeSentinel struct {
-	Server
-	all *fakeSentinels
-	n   int
-}
-
-func (*fakeSentinel) Close() {}
-
-func (s *fakeSentinel) Do(ctx context.Context, _ []string) (any, error) {
-	s.all.mu.Lock()
-	name := s.all.names[s.n]
-	s.all.mu.Unlock()
-	switch time.Sleep(time.Duration(s.n) * time.Millisecond); name {
-	case "silent":
-		<-ctx.Done()
-		return nil, ctx.Err()
-	case "":
-		return nil, errors.New("refused")
-	}
-	return []any{"host", name}, nil
-}
-
 func (f *fakeSentinels) name(names ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.names = names
 }
 
-func (f *fakeSentinels) client() Client {
-	addrs := []string{"a", "b", "c"}
-	return NewSentinel(SentinelOptions{Addrs: addrs, Master: "m",
-		DialSentinel: func(addr string) Server { return &fakeSentinel{all: f, n: int(addr[0] - 'a')} },
-		DialMaster:   func(addr string) Server { return &fakeServer{addr: addr} },
+func (f *fakeSentinels) named(n int) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.names[n]
+}
+
+func (f *fakeSentinels) client() *Client {
+	return NewSentinel(SentinelOptions{Addrs: []string{"a", "b", "c"}, Master: "m", DialSentinel: f.server, DialMaster: func(addr string) *Server { return NewServer(Options{Addr: addr}) }})
+}
+
+func (f *fakeSentinels) server(addr string) *Server {
+	n := int(addr[0] - 'a')
+	dial := answeredBy(func(int, []string) string {
+		name := f.named(n)
+		switch time.Sleep(time.Duration(n) * time.Millisecond); name {
+		case "silent":
+			return ""
+		case "":
+			return cut
+		}
+		return fmt.Sprintf("*2\r\n+host\r\n+%s", name)
 	})
+	return NewServer(Options{Addr: addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if f.named(n) == "" {
+			return nil, errors.New("refused")
+		}
+		return dial(ctx, network, addr)
+	}})
 }
 
 // A client goes to the master that most sentinels name, and stays there while there is no such majority.
@@ -84,7 +86,7 @@ func TestSentinelsThatDisagree(t *testing.T) {
 					s, err := r.At(t.Context(), "")
 					got := ""
 					if err == nil {
-						got = s.(*fakeServer).addr[len("host:"):]
+						got = s.o.Addr[len("host:"):]
 					}
 					if got != c.want[i] {
 						t.Errorf("look %d: the master is %q, %v; want %q", i, got, err, c.want[i])
@@ -98,8 +100,8 @@ func TestSentinelsThatDisagree(t *testing.T) {
 				}
 				at(1)
 				for range 300 {
-					if s, err := r.At(t.Context(), ""); err == nil && c.want[0] == c.want[2] && s.(*fakeServer).addr != "host:"+c.want[0] {
-						t.Fatalf("the client goes to %s", s.(*fakeServer).addr)
+					if s, err := r.At(t.Context(), ""); err == nil && c.want[0] == c.want[2] && s.o.Addr != "host:"+c.want[0] {
+						t.Fatalf("the client goes to %s", s.o.Addr)
 					}
 					time.Sleep(100 * time.Millisecond)
 				}

@@ -127,7 +127,7 @@ func TestStorm(t *testing.T) {
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &stormServer{rand: rand.New(rand.NewPCG(seed, 0)), executed: map[string]bool{}}
-			s := NewServer(Options{Addr: "storm:1", Timeout: 2 * time.Second, Dialer: f.dial}).(*server)
+			s := NewServer(Options{Addr: "storm:1", Timeout: 2 * time.Second, Dialer: f.dial})
 			var callers sync.WaitGroup
 			unsent := make([][]string, 20)
 			for i := range unsent {
@@ -160,7 +160,7 @@ func TestStorm(t *testing.T) {
 }
 
 // stormCall makes a call, and returns those of its words that are unsent.
-func stormCall(t *testing.T, s *server, r *rand.Rand, word string) (unsent []string) {
+func stormCall(t *testing.T, s *Server, r *rand.Rand, word string) (unsent []string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	switch r.IntN(4) {

@@ -36,7 +36,7 @@ var (
 // Join and Leave only change the channels that are wanted. A subscriber for each server makes its
 // connection agree with them.
 type Subscriptions struct {
-	client   Client
+	client   *Client
 	pubsub   *PubSub
 	interval time.Duration
 	ctx      context.Context // ends with Subscriptions
@@ -45,7 +45,7 @@ type Subscriptions struct {
 
 	mu          sync.Mutex
 	channels    map[string]*channel
-	subscribers map[Server]*subscriber // whose goroutine lives
+	subscribers map[*Server]*subscriber // whose goroutine lives
 }
 
 // ChannelHandler is notified of what happens to a channel. It must not block.
@@ -72,13 +72,13 @@ type channel struct {
 }
 
 // NewSubscriptions returns the subscriptions of a client. They have no connection yet.
-func NewSubscriptions(c Client, p *PubSub) *Subscriptions {
+func NewSubscriptions(c *Client, p *PubSub) *Subscriptions {
 	s := &Subscriptions{
 		client:      c,
 		pubsub:      p,
 		interval:    checkInterval,
 		channels:    map[string]*channel{},
-		subscribers: map[Server]*subscriber{},
+		subscribers: map[*Server]*subscriber{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -147,7 +147,7 @@ func (s *Subscriptions) Leave(name string, keep bool) {
 }
 
 // assign gives a channel to a server's subscriber. The mutex is held.
-func (s *Subscriptions) assign(c *channel, at Server) {
+func (s *Subscriptions) assign(c *channel, at *Server) {
 	to := s.subscribers[at]
 	if to == nil {
 		to = &subscriber{all: s, server: at, changed: wait.NewSignal(), channels: map[string]*channel{}}
@@ -184,7 +184,7 @@ func handlersOf(channels map[string]*channel) []ChannelHandler {
 // The mutex of Subscriptions guards everything but the Go channel.
 type subscriber struct {
 	all     *Subscriptions
-	server  Server
+	server  *Server
 	changed wait.Signal // of the wanted channels
 
 	channels map[string]*channel
@@ -251,7 +251,7 @@ func (s *subscriber) newConn() *subscriberConn {
 }
 
 // serve keeps the connection in agreement with the wanted channels. It returns nil if there are none.
-func (s *subscriber) serve(conn *subscriberConn, l Listener) error {
+func (s *subscriber) serve(conn *subscriberConn, l *Listener) error {
 	tick := time.NewTicker(s.all.interval)
 	defer tick.Stop()
 	for {
@@ -282,7 +282,7 @@ func (s *subscriber) serve(conn *subscriberConn, l Listener) error {
 }
 
 // sync sends the commands that are missing.
-func (s *subscriber) sync(conn *subscriberConn, l Listener) error {
+func (s *subscriber) sync(conn *subscriberConn, l *Listener) error {
 	if conn.sharded != s.all.sharded() {
 		return errOtherMode
 	}
@@ -309,10 +309,10 @@ func (s *subscriber) sync(conn *subscriberConn, l Listener) error {
 		conn.unanswered = time.Now()
 	}
 	s.all.mu.Unlock()
-	if err := inGroups(conn.sharded, removed, func(names []string) error { return l.Unsubscribe(s.all.ctx, conn.sharded, names) }); err != nil {
+	if err := inGroups(conn.sharded, removed, func(names []string) error { return l.Unsubscribe(conn.sharded, names) }); err != nil {
 		return err
 	}
-	return inGroups(conn.sharded, added, func(names []string) error { return l.Subscribe(s.all.ctx, conn.sharded, names) })
+	return inGroups(conn.sharded, added, func(names []string) error { return l.Subscribe(conn.sharded, names) })
 }
 
 // inGroups calls send with names that one command may have: all of them, or a single one if they are

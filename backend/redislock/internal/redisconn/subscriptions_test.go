@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,22 +15,9 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// refusingClient answers every command with an error, or not at all.
-type refusingClient struct {
-	Client
-	err     error
-	answers bool
-}
-
-func (c refusingClient) Do(ctx context.Context, _ string, _ []string) (any, error) {
-	if c.answers {
-		return []any{}, nil
-	}
-	if c.err == nil {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	return nil, c.err
+// clientOf returns a client of one server that answers as it is told.
+func clientOf(answer func(conn int, words []string) string) *Client {
+	return NewSingle("", NewServer(Options{Dialer: answeredBy(answer), Timeout: fakeTimeout}))
 }
 
 // The answer of a server that is not ready does not decide how messages are published.
@@ -45,19 +33,35 @@ func TestDetectPubSub(t *testing.T) {
 		"WRONGPASS invalid username-password":   PubSubUnknown,
 		"ERR max number of clients reached":     PubSubUnknown,
 	} {
-		got, err := NewPubSub(PubSubUnknown).Detect(t.Context(), refusingClient{err: &ReplyError{Text: text}})
-		if got != want || (err == nil) != (want != PubSubUnknown) {
-			t.Errorf("%s: mode %d, want %d; %v", text, got, want, err)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			c := clientOf(func(int, []string) string { return "-" + text })
+			defer c.Close()
+			got, err := NewPubSub(PubSubUnknown).Detect(t.Context(), c)
+			if got != want || (err == nil) != (want != PubSubUnknown) {
+				t.Errorf("%s: mode %d, want %d; %v", text, got, want, err)
+			}
+		})
 	}
 }
 
 // A user who may not ask is asked for again later, and subscriptions follow the answer. What a server has said stays.
 func TestDetectPubSubAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, c := NewPubSub(PubSubUnknown), &refusingClient{err: &ReplyError{Text: "NOPERM this user has no permissions"}}
-		srv := &silentServer{}
-		s := NewSubscriptions(NewSingle("", srv), p)
+		var says, subscribed atomic.Value
+		says.Store("-NOPERM this user has no permissions")
+		c := clientOf(func(_ int, words []string) string {
+			switch words[0] {
+			case "PUBSUB":
+				return says.Load().(string)
+			case "PING":
+				return "+PONG"
+			}
+			subscribed.Store(words[0])
+			return confirmation(words)
+		})
+		defer c.Close()
+		p := NewPubSub(PubSubUnknown)
+		s := NewSubscriptions(c, p)
 		defer s.Close()
 		want := func(when string, want PubSubMode) {
 			t.Helper()
@@ -66,22 +70,21 @@ func TestDetectPubSubAgain(t *testing.T) {
 			}
 		}
 		want("refused", PubSubClassic)
-		srv.conns = 1 // its next connections answer
 		h := make(confirmations, 10)
 		must.Get(s.Join(t.Context(), "key", "channel", h))(t)
 		<-h
-		*c = refusingClient{err: &ReplyError{Text: "BUSY Redis is busy running a script."}}
+		says.Store("-BUSY Redis is busy running a script.")
 		time.Sleep(askAgain + 1)
 		want("busy later", PubSubClassic)
-		*c = refusingClient{answers: true}
+		says.Store("*0")
 		want("soon after", PubSubClassic)
 		time.Sleep(askAgain + 1)
 		want("permitted later", PubSubSharded)
 		<-h
-		if !srv.sharded {
+		if subscribed.Load() != "SSUBSCRIBE" {
 			t.Error("the subscription did not follow")
 		}
-		*c = refusingClient{err: &ReplyError{Text: "NOPERM this user has no permissions"}}
+		says.Store("-NOPERM this user has no permissions")
 		time.Sleep(2 * askAgain)
 		want("answered once", PubSubSharded)
 	})
@@ -90,18 +93,19 @@ func TestDetectPubSubAgain(t *testing.T) {
 // A caller does not wait for another one's query.
 func TestDetectPubSubInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPubSub(PubSubUnknown)
+		p, c := NewPubSub(PubSubUnknown), clientOf(func(int, []string) string { return "" })
+		defer c.Close()
 		patient, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		done := make(chan struct{})
 		go func() {
-			p.Detect(patient, refusingClient{})
+			p.Detect(patient, c)
 			close(done)
 		}()
 		synctest.Wait()
 		hasty, hurry := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer hurry()
 		start := time.Now()
-		if _, err := p.Detect(hasty, refusingClient{}); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 20*time.Millisecond {
+		if _, err := p.Detect(hasty, c); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 20*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		cancel()
@@ -109,24 +113,23 @@ func TestDetectPubSubInTime(t *testing.T) {
 	})
 }
 
-// brokenOnceClient is a client whose first connection has died unnoticed.
-type brokenOnceClient struct {
-	Client
-	commands int
-}
-
-func (c *brokenOnceClient) Do(context.Context, string, []string) (any, error) {
-	if c.commands++; c.commands == 1 {
-		return nil, io.EOF
-	}
-	return []any{}, nil
-}
-
 // A dead connection that the query finds does not fail the call that needed it.
 func TestDetectPubSubOnADeadConnection(t *testing.T) {
-	if mode, err := NewPubSub(PubSubUnknown).Detect(t.Context(), &brokenOnceClient{}); err != nil || mode != PubSubSharded {
+	c := clientOf(func(conn int, _ []string) string {
+		if conn == 1 {
+			return cut
+		}
+		return "*0"
+	})
+	defer c.Close()
+	if mode, err := NewPubSub(PubSubUnknown).Detect(t.Context(), c); err != nil || mode != PubSubSharded {
 		t.Errorf("mode %d, want %d; %v", mode, PubSubSharded, err)
 	}
+}
+
+// confirmation is the answer to a subscription to one channel.
+func confirmation(words []string) string {
+	return fmt.Sprintf("*3\r\n+%s\r\n+%s\r\n:1", strings.ToLower(words[0]), words[1])
 }
 
 // confirmations is a handler that counts confirmed subscriptions.
@@ -136,38 +139,18 @@ func (c confirmations) Subscribed()     { c <- struct{}{} }
 func (c confirmations) Received(string) {}
 func (c confirmations) Failed(error)    {}
 
-// silentServer is a server whose first connection for subscriptions never answers.
-type silentServer struct {
-	Server
-	conns   int
-	sharded bool
-	on      func(Event)
-}
-
-func (s *silentServer) Listen(_ context.Context, on func(Event)) (Listener, error) {
-	s.conns++
-	s.on = on
-	return s, nil
-}
-
-func (s *silentServer) Subscribe(_ context.Context, sharded bool, channels []string) error {
-	s.sharded = sharded
-	for _, c := range channels {
-		if s.conns > 1 {
-			s.on(Event{Kind: Subscribed, Channel: c, Sharded: sharded})
-		}
-	}
-	return nil
-}
-
-func (s *silentServer) Unsubscribe(context.Context, bool, []string) error { return nil }
-func (s *silentServer) Close()                                            {}
-
 // A subscription that is not confirmed is requested again on a new connection, long before the
 // silence of the old one would count as its end.
 func TestUnconfirmedSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSubscriptions(NewSingle("", &silentServer{}), NewPubSub(PubSubClassic))
+		c := clientOf(func(conn int, words []string) string {
+			if conn == 1 || words[0] == "PING" {
+				return ""
+			}
+			return confirmation(words)
+		})
+		defer c.Close()
+		s := NewSubscriptions(c, NewPubSub(PubSubClassic))
 		defer s.Close()
 		h := make(confirmations, 10)
 		must.Get(s.Join(t.Context(), "key", "channel", h))(t)

@@ -1,9 +1,11 @@
 package redisconn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"time"
 )
@@ -13,7 +15,8 @@ import (
 func (m *multiplexer) sendAlone(ctx context.Context, c *pipe, x *request) error {
 	c.reading, c.writing = true, true
 	works := m.take(c, aloneBytes) && m.writeOut(c)
-	m.endWriting(c)
+	c.writing = false
+	m.writeMore(c)
 	m.mu.Unlock()
 	if !works {
 		return m.await(ctx, x)
@@ -38,12 +41,6 @@ func (m *multiplexer) sendAlone(ctx context.Context, c *pipe, x *request) error 
 	m.mu.Unlock()
 	defer m.mu.Lock()
 	return m.await(ctx, x)
-}
-
-// endWriting is called by a caller that has written. More is written by another goroutine.
-func (m *multiplexer) endWriting(c *pipe) {
-	c.writing = false
-	m.writeMore(c)
 }
 
 // writeMore begins to write what is queued, in another goroutine.
@@ -75,7 +72,8 @@ func (m *multiplexer) write(c *pipe) {
 	c.writing = true
 	for m.writeBatch(c, min(c.owed+maxBatch, maxOwed)) {
 	}
-	m.endWriting(c)
+	c.writing = false
+	m.writeMore(c)
 }
 
 // writeBatch writes some of what is queued, until so many bytes are owed. It reports whether it could.
@@ -104,6 +102,7 @@ func (m *multiplexer) take(c *pipe, owed int) bool {
 		c.silent = time.Now()
 	}
 	c.out, c.batch = c.out[:0], 0
+	c.sent, c.head = slices.Delete(c.sent, 0, c.head), 0
 	for _, x := range m.queue {
 		if c.batch > 0 && c.owed+x.size > owed {
 			break
@@ -118,7 +117,7 @@ func (m *multiplexer) take(c *pipe, owed int) bool {
 		c.owed += x.size
 		c.sent = append(c.sent, x)
 	}
-	c.crowded = c.batch > 1 || len(c.sent)-c.head > 1
+	c.crowded = c.batch > 1 || len(c.sent) > 1
 	m.setQueue(slices.Delete(m.queue, 0, c.batch))
 	return true
 }
@@ -128,22 +127,20 @@ func (m *multiplexer) writeOut(c *pipe) bool {
 	m.mu.Unlock()
 	n, err := c.Write(c.out)
 	m.mu.Lock()
-	if err == nil && c.broken != nil {
-		err = c.broken
-	}
-	if err != nil {
+	if err = cmp.Or(err, c.broken); err != nil {
 		for _, x := range c.unwritten(n) {
-			x.failed(unwritten(err))
+			x.fail(unwritten(err))
 			x.end(x.later)
 		}
+		c.batch = 0
+		m.fail(c, err)
+		return false
 	}
+	c.batch = 0
 	if cap(c.out) > 2*maxBatch {
 		c.out = nil
 	}
-	if c.batch = 0; err != nil {
-		m.fail(c, err)
-	}
-	return err == nil
+	return true
 }
 
 // read reads answers as long as any is owed. The caller that gets the last one finds the connection idle, and another goroutine
@@ -188,14 +185,12 @@ func (m *multiplexer) answered(c *pipe) *request {
 		}
 		c.admitted = true
 	}
-	x, readonly := c.first(), slices.ContainsFunc(c.got, isReadOnly)
-	x.answered(c.got)
-	clear(c.got)
-	c.got = c.got[:0]
+	x := c.first()
+	x.stage, x.answers, c.got = over, c.got, nil
 	if c.owes() && !c.in.buffered() {
 		c.silent = time.Now()
 	}
-	if readonly && c == m.current {
+	if c == m.current && FirstError(x.answers) != nil && slices.ContainsFunc(x.answers, isReadOnly) {
 		m.replace() // the address may lead to another server by now
 	}
 	m.writeMore(c)
@@ -208,9 +203,6 @@ func isReadOnly(a Answer) bool {
 	return is && re.HasCode("READONLY")
 }
 
-// errUnasked is the error of a connection that can't be used, since what comes next would be taken for an answer.
-var errUnasked = errors.New("the server has answered more than was asked")
-
 func (m *multiplexer) endReading(c *pipe) {
 	c.reading = false
 	switch {
@@ -219,4 +211,185 @@ func (m *multiplexer) endReading(c *pipe) {
 	case c != m.current:
 		m.forget(c)
 	}
+}
+
+const (
+	// aloneBytes fit into the buffers of any connection, so that writing them takes no time.
+	aloneBytes = 16 << 10
+
+	maxBatch = 64 << 10 // that is written at once, if it is more than one request
+	maxOwed  = 1 << 20  // requests without an answer, in bytes
+
+	fewSent = 32 // unanswered requests, up to which a writer waits for no others
+
+	// lookUp is after how long a caller that reads its answer itself looks whether its context has ended, at the latest. Deadlines
+	// that are much shorter made it slower.
+	lookUp = 50 * time.Millisecond
+)
+
+// pipe is a connection that many share. The mutex of the multiplexer guards it, but what was read, which belongs to the goroutine that
+// reads, and what is being written.
+type pipe struct {
+	*wire
+	sent     []*request // unanswered, in the order of their commands
+	head     int        // of sent
+	batch    int        // how many of them, at the end, are just being written
+	owed     int        // bytes of sent
+	silent   time.Time  // since when there was no answer, while one is owed
+	writing  bool       // a goroutine writes, until the queue is empty
+	reading  bool       // a goroutine reads, until nothing is owed
+	crowded  bool       // several requests were on their way lately
+	admitted bool       // the server has answered something
+	broken   error      // nil: it works
+
+	out   []byte    // that is written
+	got   []Answer  // to the first of sent
+	until time.Time // the deadline of reads
+}
+
+// takes reports whether more may be written. A connection that may be dead gets no more. The mutex is held, as below.
+func (c *pipe) takes() bool {
+	return c.owed == 0 || c.owed < maxOwed && time.Since(c.silent) < minAnswerTime
+}
+
+// patient reports whether a caller has the time to wait for lookUp.
+func patient(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return !ok || time.Until(end) > lookUp
+}
+
+// takeSent removes all that is unanswered but the last n.
+func (c *pipe) takeSent(n int) []*request {
+	all := c.sent[c.head:]
+	n = min(n, len(all))
+	taken := all[:len(all)-n]
+	c.sent, c.head = all[len(all)-n:], 0
+	for _, x := range taken {
+		c.owed -= x.size
+	}
+	return taken
+}
+
+// first removes the first that is unanswered.
+func (c *pipe) first() *request {
+	x := c.sent[c.head]
+	c.sent[c.head] = nil
+	c.head++
+	c.owed -= x.size
+	return x
+}
+
+func (c *pipe) owes() bool { return c.head < len(c.sent) }
+
+// receive reads the answers to the n commands of the first request, and goes on where an earlier call has ended.
+func (c *pipe) receive(n int) error {
+	if c.got == nil {
+		c.got = make([]Answer, 0, n)
+	}
+	for len(c.got) < n {
+		a, err := c.in.answer()
+		if err != nil {
+			return err
+		}
+		c.got = append(c.got, a)
+	}
+	return nil
+}
+
+// readUntil lets reads end at the latest at an instant, and reports whether that has passed. What is buffered needs no look at the
+// clock.
+func (c *pipe) readUntil(at time.Time) (late bool) {
+	if c.in.buffered() && !c.until.IsZero() {
+		return false
+	}
+	left := time.Until(at)
+	atLeast := max(left, time.Millisecond)
+	c.readWithin(atLeast/2, atLeast)
+	return left <= 0
+}
+
+// readWithin lets reads end after a time between least and most. To set a deadline for each would cost more.
+func (c *pipe) readWithin(least, most time.Duration) {
+	now := time.Now()
+	if left := c.until.Sub(now); left < least || left > most {
+		c.until = now.Add(most)
+		c.SetReadDeadline(c.until)
+	}
+}
+
+// outOfTime reports whether a read ended by its deadline. Then it may go on.
+func (c *pipe) outOfTime(err error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	c.until = time.Time{}
+	return true
+}
+
+// unwritten removes and returns those at the end of the batch of which nothing is among the n bytes that were written.
+func (c *pipe) unwritten(n int) []*request {
+	all := c.sent[c.head:]
+	at, begins := len(all), len(c.out)
+	for at > max(len(all)-c.batch, 0) && begins-all[at-1].size >= n {
+		at--
+		begins -= all[at].size
+		c.owed -= all[at].size
+	}
+	c.sent = c.sent[:c.head+at]
+	return all[at:]
+}
+
+// request has commands that are sent together. The mutex of its multiplexer guards it, but its bytes until it is queued.
+type request struct {
+	bytes []byte // until they are written
+	size  int
+	n     int // the answers that it gets
+	stage stage
+
+	answers []Answer
+
+	over  chan struct{} // receives once the request is over, unless its caller has given up
+	later chan struct{} // is closed then; nil: the caller waits
+}
+
+type stage uint8
+
+const (
+	queued stage = iota // nothing of it was written
+	sent                // some of it may have been written
+	over                // answered, or failed
+)
+
+// keptBytes is how large a buffer may be that is used again.
+const keptBytes = 16 << 10
+
+func (m *multiplexer) request(commands [][]string) *request {
+	x := m.requests.Get().(*request)
+	for _, c := range commands {
+		x.bytes = appendCommand(x.bytes, c)
+	}
+	x.size, x.n, x.stage = len(x.bytes), len(commands), queued
+	return x
+}
+
+// free takes back a request that nobody else knows any more.
+func (m *multiplexer) free(x *request) {
+	x.answers = nil
+	if x.bytes = x.bytes[:0]; cap(x.bytes) > keptBytes {
+		x.bytes = nil
+	}
+	m.requests.Put(x)
+}
+
+// fail answers all commands with an error.
+func (x *request) fail(err error) { x.stage, x.answers = over, FailAll(x.n, err) }
+
+// end lets the caller go on, or closes what others wait on for the end of a request that was given up. later is as it was when the
+// request was over.
+func (x *request) end(later chan struct{}) {
+	if later != nil {
+		close(later)
+		return
+	}
+	x.over <- struct{}{}
 }

@@ -4,8 +4,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/internal/netaddr"
@@ -34,6 +39,12 @@ type Options struct {
 }
 
 func (o *Options) timeout() time.Duration { return cmp.Or(o.Timeout, defaultTimeout) }
+
+// defaultTimeout is the timeout of an answer if there is none.
+const defaultTimeout = 5 * time.Second
+
+// errUnasked is the error of a connection that can't be used, since what comes next would be taken for an answer.
+var errUnasked = errors.New("the server has answered more than was asked")
 
 // wire is a connection to a server that has let us in.
 type wire struct {
@@ -137,7 +148,7 @@ func (w *wire) exchange(commands [][]string) []Answer {
 	got := make([]Answer, len(commands))
 	for i := range got {
 		var err error
-		if got[i], err = w.answer(); err != nil {
+		if got[i], err = w.in.answer(); err != nil {
 			copy(got[i:], FailAll(len(got)-i, err))
 			break
 		}
@@ -145,11 +156,108 @@ func (w *wire) exchange(commands [][]string) []Answer {
 	return got
 }
 
-// answer reads the next answer.
-func (w *wire) answer() (Answer, error) {
-	reply, err := w.in.next()
-	if re, is := reply.(*ReplyError); is {
-		return Answer{Err: re}, err
+// logins remembers for a moment that a login at a server has failed, and why. Each of a thousand callers would make a
+// connection of its own otherwise, and ask for credentials. The zero value is ready, and safe for concurrent use.
+type logins struct {
+	mu  sync.Mutex
+	err error
+	at  time.Time
+}
+
+// refusalLife is for how long no login is tried after one that has failed.
+const refusalLife = 250 * time.Millisecond
+
+func (l *logins) failed(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err, l.at = err, time.Now()
+}
+
+// lately returns why a login has failed just now, or nil.
+func (l *logins) lately() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil || time.Since(l.at) > refusalLife {
+		return nil
 	}
-	return Answer{Reply: reply}, err
+	return l.err
+}
+
+// ask returns the user and the password of a login; c may be nil.
+func (l *logins) ask(ctx context.Context, c netaddr.Credentials) (user, password string, err error) {
+	if c == nil {
+		return "", "", nil
+	}
+	if user, password, err = c(ctx); err != nil && ctx.Err() == nil {
+		l.failed(err)
+	}
+	return user, password, err
+}
+
+// refused returns why a server lets us not in, without the password. It remembers a wrong one.
+func (l *logins) refused(err error, password string) error {
+	re, is := AsReply(err)
+	if !is {
+		return err
+	}
+	if password != "" {
+		re = &ReplyError{Text: strings.ReplaceAll(re.Text, password, "***")}
+	}
+	if re.HasCode("WRONGPASS") {
+		l.failed(re)
+	}
+	return re
+}
+
+// CertifiedFor returns a config that demands a certificate for addr. If addr is an IP address, as
+// servers of a cluster call each other, a certificate for one of the user's host names will do
+// too. If c has a ServerName, all servers must show it.
+func CertifiedFor(c *tls.Config, addr string, users []string) *tls.Config {
+	c = c.Clone()
+	if c.ServerName != "" {
+		return c
+	}
+	host, _, _ := net.SplitHostPort(addr)
+	c.ServerName = host
+	names := hostnames(users)
+	if net.ParseIP(host) == nil || len(names) == 0 {
+		return c
+	}
+	roots, accepted := c.RootCAs, append([]string{host}, names...)
+	c.ServerName = names[0]
+	c.InsecureSkipVerify = true // VerifyConnection verifies more than one name
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		if err := verify(s.PeerCertificates, roots, accepted); err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
+		}
+		return nil
+	}
+	return c
+}
+
+// hostnames returns the hosts that are not IP addresses.
+func hostnames(addrs []string) []string {
+	var names []string
+	for _, addr := range addrs {
+		if host, _, _ := net.SplitHostPort(addr); net.ParseIP(host) == nil {
+			names = append(names, host)
+		}
+	}
+	return names
+}
+
+// verify checks that a chain of certificates, the server's own first, leads to a root and is for
+// one of the names.
+func verify(chain []*x509.Certificate, roots *x509.CertPool, names []string) error {
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	if _, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between}); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(names, func(name string) bool { return chain[0].VerifyHostname(name) == nil }) {
+		return nil
+	}
+	return chain[0].VerifyHostname(names[0])
 }

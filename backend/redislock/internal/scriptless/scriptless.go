@@ -22,7 +22,7 @@ import (
 type Store struct{ plain.Commands }
 
 // New returns a store.
-func New(c redisconn.Client, p *redisconn.PubSub, l *layouts.Layout) *Store {
+func New(c *redisconn.Client, p *redisconn.PubSub, l *layouts.Layout) *Store {
 	return &Store{plain.Commands{Client: c, PubSub: p, Layout: l, Creates: true}}
 }
 
