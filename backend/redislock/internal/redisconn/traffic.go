@@ -214,16 +214,20 @@ func (m *multiplexer) endReading(c *pipe) {
 }
 
 const (
-	// aloneBytes fit into the buffers of any connection, so that writing them takes no time.
+	// aloneBytes is how much a caller writes itself. It fits into the buffers of any connection, so that writing takes no time.
 	aloneBytes = 16 << 10
 
-	maxBatch = 64 << 10 // that is written at once, if it is more than one request
-	maxOwed  = 1 << 20  // requests without an answer, in bytes
+	// maxBatch is how many bytes are written at once, but for a single request that is larger.
+	maxBatch = 64 << 10
 
-	fewSent = 32 // unanswered requests, up to which a writer waits for no others
+	// maxOwed is how many bytes of requests may be without an answer.
+	maxOwed = 1 << 20
 
-	// lookUp is after how long a caller that reads its answer itself looks whether its context has ended, at the latest. Deadlines
-	// that are much shorter made it slower.
+	// fewSent is up to how many unanswered requests a writer does not wait for the callers that were just answered.
+	fewSent = 32
+
+	// lookUp is how often a caller that reads its own answer checks whether its context has ended. Much shorter deadlines made
+	// reading slower.
 	lookUp = 50 * time.Millisecond
 )
 
@@ -363,6 +367,7 @@ const (
 // keptBytes is how large a buffer may be that is used again.
 const keptBytes = 16 << 10
 
+// request returns a request for commands, and uses the memory of an earlier one.
 func (m *multiplexer) request(commands [][]string) *request {
 	x := m.requests.Get().(*request)
 	for _, c := range commands {

@@ -114,8 +114,9 @@ func (w *wire) greet(ctx context.Context, o *Options, l *logins) error {
 		return err
 	}
 	var commands [][]string
-	if password != "" || user != "" { // a user without a password too: one that does not exist must not be the default one
-		// HELLO does more than is needed, and what stands before servers may not know it.
+	// A user is named without a password too: otherwise the server would take us for its default user.
+	if password != "" || user != "" {
+		// AUTH and not HELLO, which does more than is needed, and which a proxy before the servers may not know.
 		commands = append(commands, []string{"AUTH", cmp.Or(user, "default"), password})
 	}
 	if o.DB != 0 {
