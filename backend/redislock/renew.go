@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
@@ -106,10 +107,17 @@ func (s *scripted) renewing(holds []driver.Hold) (keys, args []string) {
 	m := s.layout.Mode(holds[0].Mode)
 	keys, args = make([]string, 0, m.RenewalKeys*len(holds)+1), make([]string, 0, 3*len(holds)+1)
 	var own []string
+	ttl, ms := time.Duration(0), ""
 	for _, h := range holds {
-		own = m.Keys(own[:0], s.layout.Prefix+h.Name, h.Owner)
+		own = append(own[:0], s.layout.Prefix+h.Name)
+		if m.RenewalKeys > 1 {
+			own = m.Keys(own[:0], own[0], h.Owner)
+		}
+		if h.TTL != ttl { // nearly all have the same
+			ttl, ms = h.TTL, layouts.Millis(h.TTL)
+		}
 		keys = append(keys, own[:m.RenewalKeys]...)
-		args = append(args, m.RenewalField(h.Owner), layouts.Millis(h.TTL))
+		args = append(args, m.RenewalField(h.Owner), ms)
 		if m.WritesFence {
 			args = append(args, s.layout.ID(h.Fence))
 		}
