@@ -119,13 +119,13 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	var socket string
 	s.register, socket = startRegister(t)
 	began := now()
-	s.crew = hire(t, config{URL: s.url, Client: s.client, Socket: socket, Goroutines: f.goroutines, Brief: f.brief, Mixed: f.mixed, TTL: c.ttl, Trace: f.trace}, processes)
+	s.crew = hire(t, config{URL: s.url, reach: s.reach, Client: s.client, Socket: socket, Goroutines: f.goroutines, Brief: f.brief, Mixed: f.mixed, TTL: c.ttl, Trace: f.trace}, processes)
 	if !s.crew.awaitGrant(began, 3*time.Minute) {
 		t.Fatalf("no lock is granted: %v", s.crew.errors)
 	}
-	e := evidence{began: now()}
+	e, kept := evidence{began: now()}, s.keep()
 	for len(e.heals) < f.most && !c.enough(f, e) {
-		s.register.awaitLongHold(10 * c.ttl)
+		s.holder = s.register.awaitLongHold(10 * c.ttl).Process
 		c.strike(s)
 		heal := now()
 		e.heals = append(e.heals, heal)
@@ -141,8 +141,27 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	s.crew.mu.Lock()
 	e.errors, e.gaveUp, e.stall, e.own, e.trace = s.crew.errors, s.crew.gaveUp, s.crew.stall, s.crew.own, s.crew.trace
 	s.crew.mu.Unlock()
+	e.kept = kept()
 	e.left = leftovers(s, 3*c.ttl+f.heals)
 	return e
+}
+
+// longTTL outlives every fault.
+const longTTL = 2 * time.Minute
+
+// keep takes a lock of a cluster for as long as the faults last, and returns what says how that ended.
+func (s *scene) keep() func() error {
+	if s.reach == nil {
+		return func() error { return nil }
+	}
+	locks := must.Get(distlock.Open(context.Background(), s.direct, &distlock.Options{TTL: longTTL}))(s)
+	lease := must.Get(locks.Mutex("kept").Lock(context.Background()))(s)
+	return func() error {
+		err := lease.Err()
+		lease.Unlock(context.Background())
+		locks.Close()
+		return err
+	}
 }
 
 // enough reports whether a run has lasted long enough, and has shown the violation that it must show.
@@ -150,7 +169,7 @@ func (c *cell) enough(f form, e evidence) bool {
 	return len(e.heals) >= f.rounds && now()-e.began >= int64(f.lasts) && len(e.holds) >= f.holds && c.shown(c.count(e))
 }
 
-// leftovers returns the names that are still held when all workers have ended and the time is over.
+// leftovers returns the names that are still held or waited for when all workers have ended and the time is over.
 func leftovers(s *scene, most time.Duration) (left []string) {
 	url := s.url
 	if s.direct != "" {
@@ -168,6 +187,9 @@ func leftovers(s *scene, most time.Duration) (left []string) {
 				left = append(left, name)
 			}
 		}
+		if s.rest != nil {
+			left = append(left, s.rest()...)
+		}
 		if len(left) == 0 || time.Now().After(end) {
 			return left
 		}
@@ -180,7 +202,7 @@ func isHeld(locks *distlock.Client, name string) (bool, error) {
 	defer cancel()
 	info, err := locks.Inspect(ctx, name)
 	if !errors.Is(err, distlock.ErrUnsupported) {
-		return err == nil && len(info.Holders) > 0, err
+		return err == nil && len(info.Holders)+len(info.Waiters) > 0, err
 	}
 	lease, err := locks.Mutex(name).TryLock(ctx)
 	if err == nil {

@@ -94,6 +94,9 @@ func (c *crew) start() {
 	c.t.Helper()
 	c.started++
 	c.config.Process = c.started
+	if c.config.reach != nil {
+		c.config.URL = c.config.reach(c.started)
+	}
 	text := must.Get(json.Marshal(c.config))(c.t)
 	cmd := exec.Command(os.Args[0])
 	for _, v := range os.Environ() {

@@ -24,24 +24,29 @@ import (
 // scene has the servers and workers that faults act on. A deployment fills in the fields that its faults need.
 type scene struct {
 	*testing.T
-	url           string            // where workers find the backend
-	client        string            // config.Client
-	direct        string            // a URL that no fault of the network reaches; empty: url
-	server        server            // the only one
-	etcd          server            // that an API server keeps all in
-	text          string            // in requests that concern the hot lock; empty: its name
-	proxy         *faultproxy.Proxy // between the workers and the server
-	do            func(command ...string)
-	clock, disk   *preloaded                     // of the server
-	awaitRefusal  func()                         // returns once the server refuses a write
-	replicas      *testserver.RedisSentinelGroup // in place of the server
-	cluster       *testserver.RedisClusterGroup
-	fronts        proxies       // of replicas or cluster
-	leader        func() server // of a cluster
-	isolateLeader func() (heal func())
-	ttl           time.Duration
-	crew          *crew
-	register      *register
+	url          string            // where workers find the backend
+	client       string            // config.Client
+	direct       string            // a URL that no fault of the network reaches; empty: url
+	server       server            // the only one
+	etcd         server            // that an API server keeps all in
+	text         string            // in requests that concern the hot lock; empty: its name
+	proxy        *faultproxy.Proxy // between the workers and the server
+	do           func(command ...string)
+	clock, disk  *preloaded                     // of the server
+	awaitRefusal func()                         // returns once the server refuses a write
+	replicas     *testserver.RedisSentinelGroup // in place of the server
+	cluster      *testserver.RedisClusterGroup
+	fronts       proxies  // of replicas or cluster
+	members      []server // of a cluster
+	leader       func() server
+	isolate      func(server) (heal func())
+	reach        func(process int) (url string) // each worker has another; nil: all have url
+	ways         map[int][]*faultproxy.Proxy    // from each worker to the members
+	holder       int                            // the worker that began the last long hold
+	rest         func() []string                // what else is left of locks
+	ttl          time.Duration
+	crew         *crew
+	register     *register
 }
 
 // server is a process that can fail; see testserver.Process.

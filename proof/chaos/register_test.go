@@ -146,16 +146,17 @@ func (r *register) atLook(f func(Access)) {
 	r.look = f
 }
 
-// awaitLongHold returns when a worker has just begun to hold the hot lock for long, or after the time at most.
-func (r *register) awaitLongHold(most time.Duration) {
+// awaitLongHold returns when a worker has just begun to hold the hot lock for long, or after the time at most, and which one did.
+func (r *register) awaitLongHold(most time.Duration) (a Access) {
 	select {
 	case <-r.long: // an old one
 	default:
 	}
 	select {
-	case <-r.long:
+	case a = <-r.long:
 	case <-time.After(most):
 	}
+	return a
 }
 
 // moved reports whether others have written both numbers since a worker read them.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/internal/testkit/trace"
 	"github.com/distlock/distlock/proof/internal/judge"
 )
@@ -25,6 +26,7 @@ type evidence struct {
 	heals        []int64        // when faults ended
 	began, ended int64
 	left         []string // names that are held though their holders have ended
+	kept         error    // how a lock with a long TTL was lost
 	trace        []trace.Event
 }
 
@@ -83,6 +85,7 @@ func (c *cell) judge(f form, e evidence) (r result, faults []string) {
 		fault(healed > turn+f.heals, "after a fault no lock is granted for %v", healed)
 		fault(e.gaveUp > 4*turn+f.starves, "a call of Lock waited for %v", e.gaveUp)
 	}
+	fault(e.kept != nil && r.Gap < longTTL.Seconds()/2, "a lock with a TTL of %v is lost: %v", longTTL, e.kept)
 	fault(len(e.left) > 0, "%v are still held", e.left)
 	return r, faults
 }
@@ -119,6 +122,7 @@ func TestVerdict(t *testing.T) {
 			e.holds[2].End, e.holds[2].Deadline = e.holds[2].Grant+1, e.holds[2].Grant+1
 		}, "for 2"},
 		{safe, func(e *evidence) { e.gaveUp = time.Hour }, "waited for 1h"},
+		{safe, func(e *evidence) { e.kept = distlock.ErrLost }, "is lost"},
 		{safe, func(e *evidence) { e.left = []string{hot} }, "[hot] are still held"},
 		{withFences, overlap, ""},
 		{withFences, lost, ""},

@@ -44,6 +44,7 @@ var (
 type config struct {
 	URL        string // of the backend
 	Client     string // "go-redis": the program's own client; empty: none
+	reach      func(process int) (url string)
 	Socket     string // of the register
 	Process    int
 	Goroutines int
