@@ -27,8 +27,8 @@ var (
 		leader.Pause()
 		return leader.Resume
 	}}
-	isolateLeader   = fault{"leader cut off from the others", 1.5, isolated(func(s *scene) server { return s.leader() })}
-	isolateFollower = fault{"follower cut off from the others", 1.5, isolated(func(s *scene) server {
+	isolateLeader   = fault{"leader cut off from the others", 3, isolated(func(s *scene) server { return s.leader() })}
+	isolateFollower = fault{"follower cut off from the others", 3, isolated(func(s *scene) server {
 		leader := s.leader()
 		return s.members[slices.IndexFunc(s.members, func(m server) bool { return m != leader })]
 	})}
@@ -39,9 +39,13 @@ var (
 		}
 		return nothing
 	}}
-	silentHolder = fault{"holder cut off (black hole)", 1.5, func(s *scene) func() {
+	silentHolder = fault{"holder cut off (black hole)", 4, func(s *scene) func() {
+		loosen := s.holdOn()
 		each(s.ways[s.holder], (*faultproxy.Proxy).Silence)
-		return func() { each(s.ways[s.holder], (*faultproxy.Proxy).Pass) }
+		return func() {
+			each(s.ways[s.holder], (*faultproxy.Proxy).Pass)
+			loosen()
+		}
 	}}
 	unreachableLeader = fault{"leader not reached by clients (black hole)", 1.5, func(s *scene) func() {
 		i := slices.Index(s.members, s.leader())
@@ -68,7 +72,7 @@ var (
 // isolated cuts off a member from the others, and the holder from those.
 func isolated(which func(*scene) server) func(*scene) func() {
 	return func(s *scene) func() {
-		m := which(s)
+		m, loosen := which(s), s.holdOn()
 		for i, w := range s.ways[s.holder] {
 			if s.members[i] != m {
 				w.Silence()
@@ -78,7 +82,18 @@ func isolated(which func(*scene) server) func(*scene) func() {
 		return func() {
 			heal()
 			each(s.ways[s.holder], (*faultproxy.Proxy).Pass)
+			loosen()
 		}
+	}
+}
+
+// holdOn keeps the holder of the hot lock from ending its hold by itself.
+func (s *scene) holdOn() (loosen func()) {
+	quit := make(chan struct{})
+	s.register.atLook(func(Access) { <-quit })
+	return func() {
+		s.register.atLook(nil)
+		close(quit)
 	}
 }
 

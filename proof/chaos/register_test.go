@@ -101,10 +101,11 @@ func (r *register) admits(a Access) bool {
 // Look is called between a worker's last look at its lease and its write. A fault may stop the worker here.
 func (r *register) Look(a Access, _ *bool) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.look != nil {
-		r.look(a)
-		r.look = nil
+	look := r.look
+	r.look = nil
+	r.mu.Unlock()
+	if look != nil {
+		look(a)
 	}
 	return nil
 }
