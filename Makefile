@@ -23,7 +23,7 @@ TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./ba
 # Packages that have tests which only make test-long runs. The soak has a line of its own.
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e /soak$$ $(patsubst %,-e '^%$$',$(ALONE)))
 # Cells of chaos that CI runs: eight stores and layouts.
-CELLS = redis-aof-kill-server|redis-sentinel-failover|redlock-aof-kill-server|etcd-cluster-kill-leader|zookeeper-cluster-kill-leader|mariadb-lose-requests|postgres-kill-server|served-two-kill-server
+CELLS = redis-aof-kill-server|redis-sentinel-failover|redlock-aof-kill-server|etcd-cluster-kill-leader|zookeeper-cluster-kill-leader|mariadb-lose-requests|postgres-kill-server|served-two-turmoil
 # Packages that have benchmarks.
 BENCHED = $(shell grep -rl --include=*_test.go '^func Benchmark' . | xargs -n1 dirname | sort -u)
 # Tests of the core with thousands of calls, or that repeat themselves: they do not run twenty times.

@@ -34,6 +34,7 @@ type deployment struct {
 	ttl   time.Duration
 	more  time.Duration  // for which locks outlive their TTL: a dead process's, or where votes were split
 	start func(s *scene) // sets what faults and workers need
+	crowd int            // goroutines of a process more, that want the brief locks
 	alone bool           // no other cell may run beside
 }
 
@@ -119,7 +120,7 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	var socket string
 	s.register, socket = startRegister(t)
 	began := now()
-	s.crew = hire(t, config{URL: s.url, reach: s.reach, Client: s.client, Socket: socket, Goroutines: f.goroutines, Brief: f.brief, Mixed: f.mixed, TTL: c.ttl, Trace: f.trace}, processes)
+	s.crew = hire(t, config{URL: s.url, reach: s.reach, Client: s.client, Socket: socket, Goroutines: f.goroutines, Brief: f.brief + c.crowd, Mixed: f.mixed, TTL: c.ttl, Trace: f.trace}, processes)
 	if !s.crew.awaitGrant(began, 3*time.Minute) {
 		t.Fatalf("no lock is granted: %v", s.crew.errors)
 	}
@@ -151,7 +152,7 @@ const longTTL = 2 * time.Minute
 
 // keep takes a lock of a cluster for as long as the faults last, and returns what says how that ended.
 func (s *scene) keep() func() error {
-	if s.reach == nil {
+	if s.leader == nil {
 		return func() error { return nil }
 	}
 	locks := must.Get(distlock.Open(context.Background(), s.direct, &distlock.Options{TTL: longTTL}))(s)
@@ -166,7 +167,7 @@ func (s *scene) keep() func() error {
 
 // enough reports whether a run has lasted long enough, and has shown the violation that it must show.
 func (c *cell) enough(f form, e evidence) bool {
-	return len(e.heals) >= f.rounds && now()-e.began >= int64(f.lasts) && len(e.holds) >= f.holds && c.shown(c.count(e))
+	return len(e.heals) >= f.rounds && now()-e.began >= int64(f.lasts) && len(e.holds) >= max(f.holds, 100*c.crowd) && c.shown(c.count(e))
 }
 
 // leftovers returns the names that are still held or waited for when all workers have ended and the time is over.

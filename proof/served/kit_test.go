@@ -4,11 +4,9 @@ package served
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +17,6 @@ import (
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
-	"github.com/distlock/distlock/proof/internal/lockserver"
 	"github.com/distlock/distlock/server"
 )
 
@@ -28,14 +25,7 @@ var (
 	eventually = locktest.Eventually
 )
 
-// childEnv has the URL of the store and the address for a process that is a server.
-const childEnv = "DISTLOCK_SERVED_CHILD"
-
 func TestMain(m *testing.M) {
-	if store, addr, isChild := strings.Cut(os.Getenv(childEnv), " "); isChild {
-		fmt.Println("error:", lockserver.Serve(store, addr))
-		os.Exit(1)
-	}
 	os.Exit(testserver.Run(m))
 }
 
