@@ -71,7 +71,7 @@ func servedApart(store func(*scene) string) func(*scene) {
 // the other one is frozen, and for one half of the connections are silent, or all of them, so that holds are lost.
 var turmoil = fault{"servers killed and frozen, connections silent, messages lost and late", 0.2, func(s *scene) func() {
 	i, all := rand.IntN(2), rand.IntN(2) == 0
-	mortal, other := s.members[i], s.members[1-i]
+	mortal, other, loosen := s.members[i], s.members[1-i], s.holdOn()
 	s.toAll(func(p *faultproxy.Proxy) {
 		p.Late(2 * s.ttl)
 		p.Storm(rand.Uint64(), 0.02, "/v1/")
@@ -92,6 +92,7 @@ var turmoil = fault{"servers killed and frozen, connections silent, messages los
 		time.Sleep(s.ttl * 4 / 5)
 	}
 	return func() {
+		loosen()
 		lost := int64(0)
 		s.toAll(func(p *faultproxy.Proxy) {
 			p.Storm(0, 0, "")
