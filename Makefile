@@ -138,9 +138,8 @@ chaos: servers-long ## break servers, clients, networks and clocks at length, an
 	$(GO) test -run '^TestLongCells$$' -v -timeout 1h ./proof/chaos -args -full
 	$(GO) test -run '^TestReport$$' ./proof/chaos -args -save
 
-# The servers that are long in the making are only those of cells on Kubernetes and S3.
 chaos-%: ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./proof/chaos lists all)
-	@$(MAKE) servers$(if $(filter kube% s3%,$*),-long)
+	@GO="$(GO)" bash -eu -o pipefail internal/testkit/servers.sh chaos "$*"
 	$(GO) test -run '^TestLongCells$$/^$*$$' -v -timeout 30m ./proof/chaos -args -full
 
 api: ## write the listing of the public API anew

@@ -4,6 +4,7 @@
 #
 #	servers.sh             installs
 #	servers.sh long        installs also what only make test-long needs
+#	servers.sh chaos CELL  installs what is in packages, and of the cache only what a cell of proof/chaos needs
 #	servers.sh path NAME   prints where NAME of the cache is, be it there or not
 set -eu -o pipefail
 shopt -s inherit_errexit
@@ -214,7 +215,18 @@ provide() {
 	work=
 }
 
-[ "${1:-}" != long ] || cached+=("${cached_long[@]}")
+case "${1:-}" in
+long) cached+=("${cached_long[@]}") ;;
+chaos)
+	case "$2" in
+	valkey*) cached=(valkey-9) ;;
+	etcd-cluster*) cached=(etcd) ;;
+	kube*) cached=(etcd kube-apiserver) ;;
+	s3*) cached=(versitygw) ;;
+	*) cached=() ;;
+	esac
+	;;
+esac
 
 policy= work=
 trap 'rm -rf $policy "$work"' EXIT
