@@ -1,13 +1,7 @@
 package s3lock
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"os"
-	"os/exec"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,71 +13,6 @@ import (
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
-
-// With childEnv set to the URL of a bucket, the test binary is a process that holds a lock until the lease is lost.
-const childEnv = "S3LOCK_TEST_CHILD"
-
-// ttl is that of the child's lease.
-const ttl = 2 * time.Second
-
-func play(url string) {
-	locks, err := distlock.Open(context.Background(), url, &distlock.Options{TTL: ttl})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	lease, err := locks.Mutex("job").Lock(context.Background())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("holds")
-	<-lease.Context().Done()
-	fmt.Println("lost", context.Cause(lease.Context()))
-}
-
-func hold(t *testing.T, url string) (*exec.Cmd, *bufio.Reader) {
-	t.Helper()
-	cmd := exec.Command(must.Get(os.Executable())(t))
-	cmd.Env = append(os.Environ(), childEnv+"="+url)
-	out := must.Get(cmd.StdoutPipe())(t)
-	must.OK(t, testserver.Spawn(cmd))
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	lines := bufio.NewReader(out)
-	expect.Equal(t, must.Get(lines.ReadString('\n'))(t), "holds\n")
-	return cmd, lines
-}
-
-// A waiter has the lock of a process that was killed after its TTL, and not before.
-func TestLongKilledHolder(t *testing.T) {
-	url := urlOf(testserver.S3(t, testserver.S3Options{}).Endpoint())
-	cmd, _ := hold(t, url)
-	locks := must.Get(distlock.Open(t.Context(), url, locktest.Patient()))(t)
-	must.OK(t, cmd.Process.Kill())
-	began := time.Now()
-	lease := must.Get(locks.Mutex("job").Lock(locktest.Soon(t)))(t)
-	if took := time.Since(began); took < ttl/2 {
-		t.Errorf("the lock of a dead process was free after %v, which renewed it for %v", took, ttl)
-	}
-	expect.OK(t, lease.Unlock(t.Context()))
-	expect.OK(t, locks.Close())
-}
-
-// A process that is frozen for longer than its TTL has lost the lock when it goes on, and its late renewal takes nothing.
-func TestLongFrozenHolder(t *testing.T) {
-	url := urlOf(testserver.S3(t, testserver.S3Options{}).Endpoint())
-	cmd, lines := hold(t, url)
-	locks := must.Get(distlock.Open(t.Context(), url, locktest.Patient()))(t)
-	must.OK(t, cmd.Process.Signal(syscall.SIGSTOP))
-	lease := must.Get(locks.Mutex("job").Lock(locktest.Soon(t)))(t)
-	must.OK(t, cmd.Process.Signal(syscall.SIGCONT))
-	if line := must.Get(lines.ReadString('\n'))(t); !strings.HasPrefix(line, "lost ") {
-		t.Errorf("the process that was frozen says %q", line)
-	}
-	expect.OK(t, lease.Err())
-	expect.OK(t, lease.Unlock(t.Context()))
-	expect.OK(t, locks.Close())
-}
 
 // A lease outlives a restart of the server that is shorter than its TTL.
 func TestLongServerIsKilled(t *testing.T) {
