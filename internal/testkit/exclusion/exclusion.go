@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Hold is a *distlock.Lease, or what a test of a driver has in its place. It is held until it has
@@ -55,7 +56,7 @@ type Checker struct {
 	faults []string
 	holds  int
 	lost   int
-	late   sync.WaitGroup // of holders that may not know that they have lost a lock
+	late   wait.Group // of holders that may not know that they have lost a lock
 }
 
 // history records the events of one lock.
