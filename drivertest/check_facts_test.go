@@ -15,7 +15,7 @@ func shows(change func(l *lab, h *driver.Holder)) func(*lab, *patched) {
 		p.inspect = func(ctx context.Context, name string) (driver.Info, error) {
 			info, err := inspect(ctx, name)
 			for i := range info.Holders {
-				change(l, &info.Holders[i])
+				l.locked(func() { change(l, &info.Holders[i]) })
 			}
 			return info, err
 		}
