@@ -31,21 +31,28 @@ const initAllocs = 60
 // A run pays for the initialisation of all backends but etcd and S3, also of backends that its URL does not name. So none of
 // our packages does notable work there.
 func TestStartInitialisesLittle(t *testing.T) {
-	self := must.Get(os.Executable())(t)
-	nothing := exec.Command(self, "-test.run=^$")
-	nothing.Env = append(os.Environ(), "GODEBUG=inittrace=1")
-	trace, err := nothing.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, trace)
-	}
 	line := regexp.MustCompile(`(?m)^init (github\.com/distlock/distlock/(?:backend|cmd|driver|server)\S*) .* (\d+) allocs$`)
-	found := line.FindAllStringSubmatch(string(trace), -1)
-	if len(found) == 0 {
-		t.Fatalf("no initialisation was reported: %q", trace)
+	least := map[string]int{} // a map of a few entries makes a different number at each start
+	for range 5 {
+		nothing := exec.Command(must.Get(os.Executable())(t), "-test.run=^$")
+		nothing.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+		trace, err := nothing.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, trace)
+		}
+		for _, f := range line.FindAllStringSubmatch(string(trace), -1) {
+			n := must.Get(strconv.Atoi(f[2]))(t)
+			if was, known := least[f[1]]; !known || n < was {
+				least[f[1]] = n
+			}
+		}
 	}
-	for _, f := range found {
-		if n, err := strconv.Atoi(f[2]); err != nil || n > initAllocs {
-			t.Errorf("%s makes %s allocations when the program starts; want at most %d", f[1], f[2], initAllocs)
+	if len(least) == 0 {
+		t.Fatal("no initialisation was reported")
+	}
+	for pkg, n := range least {
+		if n > initAllocs {
+			t.Errorf("%s makes %d allocations when the program starts; want at most %d", pkg, n, initAllocs)
 		}
 	}
 }
