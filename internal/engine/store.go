@@ -44,8 +44,7 @@ type Seen struct {
 // Waiter is an owner that waits at a backend with the address.
 type Waiter struct {
 	Name, Owner, Address string
-	Queue                bool   // it has a place, or will have one. Others are woken by a change that Frees, if at all
-	Behind               []Wake // the claims in its way, in their order, as far as the backend knows
+	Queue                bool // it has a place, or will have one. Others are woken by a change that Frees, if at all
 }
 
 // Wake is a waiter to be woken.

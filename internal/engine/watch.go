@@ -23,7 +23,7 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		return driver.Watch{}, err
 	}
 	w := &waiter{request: r, ready: wait.NewSignal(), told: -1}
-	stop, err := b.store.Listen(ctx, b.waiter(&r), b.waiters.wake)
+	stop, err := b.store.Listen(ctx, Waiter{r.Name, r.Owner, b.address, r.Queue}, b.waiters.wake)
 	if errors.Is(err, driver.ErrClosed) || err != nil && ctx.Err() != nil {
 		return driver.Watch{}, err
 	}
@@ -35,17 +35,6 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		return driver.Watch{}, driver.ErrClosed
 	}
 	return driver.Watch{Ready: w.ready, Close: func() { b.waiters.remove(w); stop() }}, nil
-}
-
-// waiter describes a request to the store.
-func (b *Backend) waiter(r *driver.Request) Waiter {
-	w := Waiter{Name: r.Name, Owner: r.Owner, Address: b.address, Queue: r.Queue}
-	if l := b.memory.recall(r.Name); l != nil {
-		for _, c := range l.Blockers(r) {
-			w.Behind = append(w.Behind, Wake{r.Name, c.Owner, c.Address})
-		}
-	}
-	return w
 }
 
 // waiter is one call of Watch.
