@@ -54,7 +54,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (g driver.Grant
 		return g, fmt.Errorf("%w: owner %s: want at most %d bytes without blanks", driver.ErrInvalid, driver.Quote(r.Owner), maxOwner)
 	}
 	r.TTL = wholeMicros(r.TTL)
-	a := &attempt{b: b, r: &r, claim: claims.Claim{Meta: b.meta.Encode(r.Meta), Address: b.address}, own: b.memory.of(r.Owner), leave: func() {}}
+	a := &attempt{b: b, r: &r, claim: claims.Claim{Meta: b.meta.Encode(r.Meta), Address: b.follow(0)}, own: b.memory.of(r.Owner), leave: func() {}}
 	err = a.run(ctx)
 	a.leave()
 	if err != nil {
@@ -70,13 +70,14 @@ type attempt struct {
 	claim claims.Claim // what the request makes of a claim: all but its times and its number
 	own   own
 	fence int64
+	woken bool   // it was, and nothing is written since
 	wrote bool   // the owner has a claim that this call has written
 	leave func() // ends the turn among the calls of this backend
 }
 
 // run decides on what is known of the lock, if the store checks all that the decision depends on, and else on what it reads.
 func (a *attempt) run(ctx context.Context) error {
-	l := a.recall()
+	l := a.recall(ctx)
 	if l != nil && len(l.Claims) == 0 && time.Since(l.others) < lately {
 		_ = wait.Sleep(ctx, deference)
 	}
@@ -98,6 +99,7 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 		if c == nil {
 			a.b.memory.remember(a.r.Name, l)
+			a.refused(l)
 			return a.nothing(err)
 		}
 		var done bool
@@ -120,18 +122,30 @@ func (a *attempt) turn(ctx context.Context, misses int) error {
 	return pause(ctx, misses)
 }
 
-// recall returns what is known of the lock; nil: it must be read.
-func (a *attempt) recall() *lock {
-	l := a.b.memory.recall(a.r.Name)
-	if a.own.lost > 0 || a.b.memory.upper() == 0 {
-		return nil
+// refused says whom the owner's waiters are behind. Where a waiter is woken before the change shows, what was read may be older.
+func (a *attempt) refused(l *lock) {
+	a.b.followed(a.r.Name, l)
+	if a.woken && a.b.options.Address != nil {
+		a.b.waiters.pollAll(a.b, a.r.Name, a.r.Owner)
 	}
-	woken := a.b.waiters.woken(a.r.Name, a.r.Owner)
-	switch place := a.own.claim; {
-	case place.Place > 0 && !woken:
+}
+
+// recall returns what is known of the lock; nil: it must be read. Whoever is woken writes first, and reads if that fails.
+func (a *attempt) recall(ctx context.Context) *lock {
+	l := a.b.memory.recall(a.r.Name)
+	a.woken = a.b.waiters.woken(a.r.Name, a.r.Owner)
+	place := a.own.claim
+	turn := a.woken && place.Place > 0 && a.own.lost == 0
+	if turn && a.b.memory.upper() == 0 {
+		_, _ = a.b.readAll(ctx, []string{a.r.Name}) // for the clock
+	}
+	switch {
+	case a.own.lost > 0 || a.b.memory.upper() == 0:
 		return nil
-	case place.Place > 0: // whoever was ahead is gone, or the store does not grant it
+	case turn: // whoever was ahead is gone, or the store does not grant it
 		return &lock{Lock: claims.Lock{Limit: a.own.limit, Claims: []claims.Claim{place}}}
+	case place.Place > 0:
+		return nil
 	case l == nil && place.Owner == "":
 		return &lock{}
 	case l != nil && place.Owner != "" && l.Claim(a.r.Owner) == nil:
@@ -219,7 +233,7 @@ func (a *attempt) place(c *Change, l, next *lock, had *claims.Claim, held, soone
 		return
 	}
 	c.New, c.Until = next.text()
-	c.Stamp = a.stamp(l)
+	c.Since, c.Stamp = l.since(), a.stamp(l)
 	c.Free = len(next.Claims) == 1 && own != nil && a.own.lost == 0
 }
 
@@ -229,23 +243,30 @@ func (a *attempt) stamp(l *lock) int64 { return max(l.void+1, a.own.lost+1, a.b.
 // write makes a change. It returns the lock as it is then, and whether the owner holds.
 func (a *attempt) write(ctx context.Context, c *Change, next *lock) (l *lock, done bool, err error) {
 	out, jumped := a.b.swap(ctx, *c)
+	a.woken = false
 	if out.Err != nil {
 		return nil, false, a.failed(c, out.Err)
 	}
 	if l, err = next.became(out, a.r.Owner); err != nil {
 		return nil, false, a.nothing(err)
 	}
-	if a.b.memory.remember(a.r.Name, l); !out.Done {
-		return l, false, nil
-	}
 	own := l.Claim(a.r.Owner)
-	a.own.lost, a.wrote = 0, true // what is late is void
-	a.b.memory.keep(a.r.Owner, l, own)
-	if own == nil || !own.Holds() {
+	if out.Done {
+		a.own.lost, a.wrote = 0, true // what is late is void
+		a.b.memory.keep(a.r.Owner, l, own)
+	}
+	if out.Untold {
+		l = nil
+	}
+	if a.b.memory.remember(a.r.Name, l); !out.Done || own == nil || !own.Holds() {
 		return l, false, nil
 	}
 	a.fence = own.Fence
-	if c.Frees {
+	a.b.follow(a.r.TTL)
+	if c.Frees && l == nil {
+		l, err = a.b.read(ctx, a.r.Name)
+	}
+	if c.Frees && err == nil {
 		a.b.wake(ctx, a.r.Name, c.Wake, l)
 	}
 	return l, !jumped, nil // or it is granted once more

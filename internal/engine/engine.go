@@ -57,6 +57,10 @@ type Options struct {
 	Package string // for errors: "pglock"
 	Name    string // Caps.Name
 
+	// Address is for stores in which a waiter hears only from who is ahead of it (Waiter.Follow). It returns what others follow
+	// the backend by now: its own address, and something of the store's. It is to be of use for a while; "": it can't be followed.
+	Address func(own string, life time.Duration) string
+
 	// Clock is the store's clock, if this process has the same; nil: it is known from answers only.
 	Clock func() int64
 }
@@ -69,6 +73,17 @@ func New(s Store, o Options) *Backend {
 	b.waiters.byName, b.waiters.byEnd = map[string]map[*waiter]struct{}{}, map[string]map[*waiter]struct{}{}
 	return b
 }
+
+// follow returns the address that a claim has which is written now, and lasts for a while.
+func (b *Backend) follow(life time.Duration) string {
+	if b.options.Address == nil {
+		return b.address
+	}
+	return b.options.Address(b.address, life)
+}
+
+// mine reports whether a claim with an address is this backend's.
+func (b *Backend) mine(address string) bool { return strings.HasPrefix(address, b.address) }
 
 // Caps reports all modes, fences, detached holds, and queues on request.
 func (b *Backend) Caps() driver.Caps {

@@ -3,9 +3,11 @@ package engine
 import (
 	"cmp"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
 )
 
@@ -77,6 +79,9 @@ func (m *memory) recall(name string) *lock {
 	if l == nil {
 		return nil
 	}
+	if l.version == 0 && len(l.Claims) > 0 && time.Since(l.others) > lately {
+		return nil
+	}
 	l = l.clone()
 	l.fresh = false
 	return l
@@ -103,11 +108,18 @@ func (m *memory) remember(name string, l *lock) {
 		c.others = was.others
 	}
 	for i := range c.Claims {
-		if c.Claims[i].Address != m.address {
+		if !strings.HasPrefix(c.Claims[i].Address, m.address) {
 			c.others = time.Now()
 		}
 	}
 	m.young[name] = c
+}
+
+// waits remembers that others have places in a lock of which nothing else is known.
+func (m *memory) waits(name string) {
+	l := &lock{}
+	l.Claims = []claims.Claim{{Mode: driver.Exclusive, Place: 1, Until: claims.Forever}}
+	m.remember(name, l)
 }
 
 // of returns what is remembered of an owner.

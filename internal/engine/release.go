@@ -72,7 +72,7 @@ func (b *Backend) end(h driver.Hold, l *lock, o own) *Change {
 	if l == nil || !l.fresh || o.lost <= l.void {
 		return nil
 	}
-	c = &Change{Name: h.Name, Version: l.version, Void: o.lost}
+	c = &Change{Name: h.Name, Version: l.version, Void: o.lost, Since: l.since()}
 	c.New, c.Until = l.text()
 	return c
 }
@@ -80,15 +80,19 @@ func (b *Backend) end(h driver.Hold, l *lock, o own) *Change {
 // ended takes note of the answer to a change that was to end a claim. done is false if that is to be tried again.
 func (b *Backend) ended(ctx context.Context, h driver.Hold, c *Change, l **lock, out Outcome) (done bool, err error) {
 	var next *lock
-	if out.Done && !out.Other && *l != nil {
+	switch {
+	case out.Done && out.Untold:
+	case out.Done && !out.Other && *l != nil:
 		next = (*l).clone()
 		next.Remove(h.Owner)
 		next, err = next.became(out, h.Owner)
-	} else {
+	default:
 		next, err = see(out.Seen)
 	}
 	*l = next
-	b.memory.remember(h.Name, next)
+	if b.memory.remember(h.Name, next); out.Waits {
+		b.memory.waits(h.Name)
+	}
 	switch {
 	case out.Done && c.Old == "": // whatever was lost does not come any more
 		b.memory.keep(h.Owner, next, nil)

@@ -94,7 +94,7 @@ func (n *renewals) renew(list []int) {
 		if err == nil {
 			list, err = n.find(list, mine)
 		}
-		if err != nil {
+		if err != nil || len(list) == 0 {
 			n.answer(list, err)
 			return
 		}
@@ -149,10 +149,17 @@ func (n *renewals) change(i int, o own) (c Change, after own) {
 	h := &n.holds[i]
 	after = o
 	after.claim.Until = max(o.claim.Until, n.b.memory.upper()*micro+int64(wholeMicros(h.TTL)))
-	return Change{
+	c = Change{
 		Name: h.Name, Version: n.b.memory.version(h.Name), Ahead: Anything, Old: string(head(&o.claim)) + " ", New: string(head(&after.claim)) + " ", Until: after.claim.Until / micro,
 		Before: o.claim.Until / micro, Floor: int64(h.Floor >> claims.SpanBits), Skip: len(n.holds) > 1,
-	}, after
+	}
+	if at := n.b.follow(h.TTL); at != o.claim.Address && at != "" {
+		after.claim.Address = at
+		l, was, is := lock{Lock: claims.Lock{Limit: o.limit}}, o.claim, after.claim
+		was.Meta, is.Meta = "", "" // a line ends with that
+		c.Old, c.New = l.line(&was), l.line(&is)
+	}
+	return c, after
 }
 
 // swap renews holds, and returns those that are to be tried again.

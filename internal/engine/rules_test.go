@@ -138,6 +138,16 @@ var rules = []struct {
 		}
 		return nil
 	}},
+	{"others' holds end by the clock of the change", func(s *scene) { s.mutate = func(c *Change) { c.Since = 0 } }, func(ctx context.Context, s *scene) error {
+		a, b, r := s.client(), s.client(), request(driver.Exclusive)
+		_, err := a.Acquire(ctx, r)
+		s.behind = -10 * r.TTL.Microseconds() // reads are answered by another server
+		_, stolen := b.Acquire(ctx, request(driver.Exclusive))
+		if stolen == nil {
+			return errors.New("a hold that lasts was passed")
+		}
+		return err
+	}},
 	{"a place that was lost does not come after its release", func(s *scene) { s.mutate = func(c *Change) { c.Void = 0 } }, func(ctx context.Context, s *scene) error {
 		a, b, r, w := s.client(), s.client(), request(driver.Exclusive), queued(request(driver.Exclusive))
 		_, err := a.Acquire(ctx, r)

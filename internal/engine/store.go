@@ -45,6 +45,12 @@ type Seen struct {
 type Waiter struct {
 	Name, Owner, Address string
 	Queue                bool // it has a place, or will have one. Others are woken by a change that Frees, if at all
+
+	// Follow tells the address of the claim that the owner waits for, after each attempt that was refused; "": it need not be
+	// followed. It is for stores with Options.Address.
+	Follow <-chan string
+	// Poll lets the owner poll until its next attempt, if nothing can be heard from that address.
+	Poll func()
 }
 
 // Wake is a waiter to be woken.
@@ -58,7 +64,11 @@ type Outcome struct {
 	Done  bool
 	Other bool // an edit that is Done may have replaced another version than Change.Version
 	Seen  Seen // what is there now. If the change is Done, it has a text with Other only, and if it is the only change of a Swap
-	Err   error
+
+	// Untold: it has no text with Other either. The store itself wakes those whom an edit that ends a claim lets in. Waits: there
+	// are places then.
+	Untold, Waits bool
+	Err           error
 }
 
 // Change replaces the text of a name, or a part of it.
@@ -76,6 +86,10 @@ type Change struct {
 
 	// Before, if not 0, is when the change becomes void.
 	Before int64
+
+	// Since, if not 0, is the clock by which claims have ended that a Whole change takes away. A store whose reads another's clock may
+	// answer makes no change at an earlier time.
+	Since int64
 
 	// Floor bounds the new version from below. It is also above the old one, and not below the clock.
 	Floor int64
@@ -120,7 +134,7 @@ type Kept struct {
 
 // Apply returns what is kept after the change, as of now. false: it is not made. It is the specification of Store.Swap.
 func (c *Change) Apply(was Kept, now int64) (Kept, bool) {
-	if c.Before > 0 && now >= c.Before || c.Stamp > 0 && c.Stamp <= was.Void || was.Version >= claims.MaxNumber {
+	if c.Before > 0 && now >= c.Before || now < c.Since || c.Stamp > 0 && c.Stamp <= was.Void || was.Version >= claims.MaxNumber {
 		return was, false
 	}
 	is := Kept{Version: max(was.Version+1, now, c.Floor), Void: max(was.Void, c.Void)}

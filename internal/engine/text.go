@@ -114,6 +114,14 @@ func (l *lock) expire() {
 	l.dead, l.sooner = l.dead || n > 0, append(l.sooner, sooner...)
 }
 
+// since is Change.Since of a change that replaces the lock's text.
+func (l *lock) since() int64 {
+	if l.fresh && l.dead {
+		return l.now
+	}
+	return 0
+}
+
 // text encodes all claims, and returns when the last of them ends.
 func (l *lock) text() (text string, until int64) {
 	var all strings.Builder
@@ -140,9 +148,10 @@ func (l *lock) wakes(name string) (list []Wake) {
 	return list
 }
 
-// became returns the lock as it is after a change that was to make it l, with a claim of owner.
+// became returns the lock as it is after a change that was to make it l, with a claim of owner. If that is Untold, only owner's
+// claim is known.
 func (l *lock) became(out Outcome, owner string) (*lock, error) {
-	if !out.Done || out.Other {
+	if !out.Done || out.Other && !out.Untold {
 		return see(out.Seen)
 	}
 	c := l.Claim(owner)
