@@ -285,12 +285,3 @@ func (s server) skipLocked() string {
 	}
 	return "SKIP LOCKED"
 }
-
-// updateJoin begins an UPDATE of a table that is joined with one that is read in full, which
-// sessions with sql_safe_updates would refuse.
-func (s server) updateJoin() string {
-	if s.mariaDB {
-		return "SET STATEMENT sql_safe_updates = 0 FOR UPDATE"
-	}
-	return "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */" // a comment to MySQL 5.7
-}

@@ -8,7 +8,7 @@
 // # Strategies
 //
 // Row is the default, and the right choice unless something speaks against it: a row under a
-// unique key, taken by compare-and-set on its version. It has all modes, fences and fair queues.
+// unique key, whose text is changed if it is still what was believed. It has all modes, fences and fair queues.
 // It keeps one connection that notifies waiters while it holds locks, and up to four that wait.
 // ForUpdate and Session are locks of the server, which end with their connection. Each excludes
 // correctly, and Caps reports what it lacks. The comments of the constants describe the costs of

@@ -10,7 +10,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
@@ -135,9 +134,13 @@ func renews(t testing.TB, b driver.Backend, r driver.Request, want error) {
 // notifierOf returns a backend's notifier when it has an address.
 func notifierOf(t testing.TB, b *Backend) *notifier {
 	t.Helper()
-	n := b.strategy.(*rowStrategy).dialect.notifier
-	until(t, "the notifier is ready", func() bool { return n.Address(0) != "" })
+	r := asks("its notifier "+driver.NewOwner(), driver.Exclusive)
+	take(t, b, r)
+	release(t, b, r)
+	n := b.strategy.(*rowStrategy).store.notifier
+	until(t, "the notifier is ready", func() bool { return n.address() != "" })
 	return n
 }
 
-var someKey = sqlrow.KeyOf("some")
+// address is Address, once the backend has asked for it.
+func (n *notifier) address() string { return n.Address(n.id, 0) }

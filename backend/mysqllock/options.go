@@ -22,8 +22,8 @@ type Strategy string
 
 // The strategies.
 const (
-	// Row keeps one row under a unique key for each lock, which is never deleted, and takes it by
-	// compare-and-set on its version. It has all modes and fair queues. A free lock costs one
+	// Row keeps one row under a unique key for each lock, which is never deleted, and changes its text
+	// if that is still what was believed. It has all modes and fair queues. A free lock costs one
 	// statement, a release one. Waiters are woken through one more connection of the process that
 	// holds the lock. A lock is a lease, which ends by the server's clock after its TTL if the holder
 	// died, and holds no connection. It is the default.

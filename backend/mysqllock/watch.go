@@ -2,9 +2,7 @@ package mysqllock
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,23 +10,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
-	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/engine"
 	"github.com/distlock/distlock/internal/wait"
 )
 
 // notifier wakes waiters in other processes through user-level locks, which the server grants to
 // the next session as soon as they are released. It decides nothing: the rows do.
 //
-// A backend that holds a lock keeps one user-level lock in a session of its own, and its rows name
+// A backend that holds a lock keeps one user-level lock in a session of its own, and its claims name
 // it. To notify is to take the lock with the next number, and then to release the old one. All
 // sessions that wait for the old one are granted it in turn. A release does that in its own statement if the session is idle.
-// In a queue each waits for the one just before it. A session that comes later finds it
+// Each waiter waits for who is just before it. A session that comes later finds the lock
 // free and knows that it missed a notification. No user-level lock is used twice, so a session that
 // was cut off while it had one keeps no other session waiting.
 type notifier struct {
 	db      *sql.DB
-	text    string      // frees a hold and notifies: the next lock, the one that the session has, key, owner
+	release string      // the text of a statement that ends a claim and notifies
 	pending wait.Signal // a notification to be sent
 	calls   chan *notifierCall
 
@@ -39,8 +38,9 @@ type notifier struct {
 	mu      sync.Mutex
 	running bool
 	needed  time.Time                // until when a row may have an address
-	id      string                   // of the session; empty if there is none
-	number  int64                    // of the lock that the session has
+	id      string                   // the backend's own address
+	number  int64                    // of the lock that the session has, if live
+	live    bool                     // there is a session
 	waits   map[string]*notifierWait // by the id of the notifier that is waited for
 }
 
@@ -54,6 +54,9 @@ const (
 	waitSeconds = 5   // how long one statement waits for a user-level lock
 	searchRange = 512 // how many notifications a row's address may be behind
 
+	// attemptTime is how long who was woken has for its attempt, after which it follows the same notifier again.
+	attemptTime = 10 * time.Millisecond
+
 	// maxWaitConns is how many connections of a backend wait, each for one other process.
 	// Waiters beyond that poll.
 	maxWaitConns = 4
@@ -65,29 +68,28 @@ func newNotifier(db *sql.DB) *notifier {
 	return n
 }
 
-// Address returns the name of the user-level lock that the next notification releases. It is empty
-// until the session that has the lock is ready.
-func (n *notifier) Address(life time.Duration) string {
+// Address returns the address of the backend with an id now: the number of the user-level lock that the next notification
+// releases comes after that. It is empty until the session that has the lock is ready.
+func (n *notifier) Address(id string, life time.Duration) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.id = id
 	if end := time.Now().Add(max(life, notifierIdle)); end.After(n.needed) {
 		n.needed = end
 	}
 	if !n.running {
 		n.running = n.start(n.run)
 	}
-	if n.id == "" {
+	if !n.live {
 		return ""
 	}
-	return userLock(n.id, n.number)
+	return addressOf(id, n.number)
 }
 
-// Notify notifies all listeners of this backend's address. Notifications that are not yet sent
-// count as one.
-func (n *notifier) Notify(sqlrow.Key) { n.pending.Notify() }
+func addressOf(id string, number int64) string { return id + "/" + strconv.FormatInt(number, 10) }
 
-// Listen returns a listener for one row.
-func (n *notifier) Listen(sqlrow.Key) sqlrow.Listener { return &listener{notifier: n} }
+// Notify notifies all who follow this backend. Notifications that are not yet sent count as one.
+func (n *notifier) Notify() { n.pending.Notify() }
 
 // Close ends all sessions of the notifier, with their user-level locks.
 func (n *notifier) Close() error {
@@ -112,7 +114,7 @@ func (n *notifier) run() {
 	for {
 		err := n.serve()
 		n.mu.Lock()
-		n.id, n.running = "", n.isUsed()
+		n.live, n.running = false, n.isUsed()
 		running := n.running
 		n.mu.Unlock()
 		if !running {
@@ -128,10 +130,10 @@ func (n *notifier) run() {
 func (n *notifier) isUsed() bool { return n.ctx.Err() == nil && time.Now().Before(n.needed) }
 
 // setLock sets the lock that the session has. It returns false if the session is not used any more.
-func (n *notifier) setLock(id string, number int64) bool {
+func (n *notifier) setLock(number int64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.id, n.number = id, number
+	n.number, n.live = number, true
 	return n.isUsed()
 }
 
@@ -149,32 +151,32 @@ func (n *notifier) serve() error {
 		return err
 	}
 	defer connlock.Discard(conn)
-	var random [8]byte
-	rand.Read(random[:])
-	id, number := hex.EncodeToString(random[:]), int64(0)
-	err = n.succeed(conn, "GET_LOCK('"+userLock(id, 0)+"', 0)")
+	n.mu.Lock()
+	id, number := n.id, n.number+1
+	n.mu.Unlock()
+	err = n.succeed(conn, "GET_LOCK("+userLock(id, number)+", 0)")
 	if err == nil {
 		_, err = conn.ExecContext(ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", notifierLife))
 	}
-	var free *sql.Stmt
+	var release *sql.Stmt
 	if err == nil {
-		free, err = conn.PrepareContext(ctx, n.text)
+		release, err = conn.PrepareContext(ctx, n.release)
 	}
 	tick := time.NewTicker(notifierPing)
 	defer tick.Stop()
-	for err == nil && n.setLock(id, number) {
+	for err == nil && n.setLock(number) {
 		select {
 		case <-n.pending:
 			number++
 			// The new lock is taken first, so that there is one at any time.
-			err = n.succeed(conn, "GET_LOCK('"+userLock(id, number)+"', 0) + RELEASE_LOCK('"+userLock(id, number-1)+"') = 2")
+			err = n.succeed(conn, "GET_LOCK("+userLock(id, number)+", 0) + RELEASE_LOCK("+userLock(id, number-1)+") = 2")
 		case call := <-n.calls:
 			var notified bool
 			if err = connected(conn); err != nil {
 				call.err = errNotIdle
-			} else if notified, err = n.free(free, id, number, call); notified {
+			} else if notified, err = n.call(release, id, number, call); notified {
 				number++
-				n.setLock(id, number)
+				n.setLock(number)
 			}
 			close(call.done)
 		case <-tick.C:
@@ -188,19 +190,19 @@ func (n *notifier) serve() error {
 
 // notifierCall is a statement in the notifier's session.
 type notifierCall struct {
-	key, owner []byte
-	done       chan struct{} // closed when the fields below are set
+	args func(taken, left string) []any
+	done chan struct{} // closed when the fields below are set
 
-	n, waiting int64
-	err        error
+	n, told int64
+	err     error
 }
 
 // errNotIdle means that the notifier has no session, or uses it.
 var errNotIdle = errors.New("the notifier's session is not idle")
 
-// change frees a hold in the session, if that is idle. waiting means that there are waiters who are not notified yet.
-func (n *notifier) change(ctx context.Context, key, owner []byte) (count, waiting int64, err error) {
-	call := &notifierCall{key: key, owner: owner, done: make(chan struct{})}
+// change ends a claim in the session, if that is idle. taken and left are the names of locks.
+func (n *notifier) change(ctx context.Context, args func(taken, left string) []any) (count, told int64, err error) {
+	call := &notifierCall{args: args, done: make(chan struct{})}
 	select {
 	case n.calls <- call:
 	default:
@@ -208,27 +210,27 @@ func (n *notifier) change(ctx context.Context, key, owner []byte) (count, waitin
 	}
 	select {
 	case <-call.done:
-		return call.n, call.waiting, call.err
+		return call.n, call.told, call.err
 	case <-ctx.Done():
 		return 0, 0, ctx.Err()
 	}
 }
 
-// free executes a call. An error is one of the session's; what the statement itself answers is the call's.
-func (n *notifier) free(stmt *sql.Stmt, id string, number int64, call *notifierCall) (notified bool, err error) {
+// call executes a call. An error is one of the session's; what the statement itself answers is the call's.
+func (n *notifier) call(stmt *sql.Stmt, id string, number int64, call *notifierCall) (notified bool, err error) {
 	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
 	defer cancel()
-	var result int64
-	call.n, result, call.err = changed(stmt.ExecContext(ctx, userLock(id, number+1), userLock(id, number), call.key, call.owner))
+	call.n, call.told, call.err = changed(stmt.ExecContext(ctx, call.args(lockName(id, number+1), lockName(id, number))...))
 	if call.err != nil && !undone(call.err) {
 		return false, call.err
 	}
-	if result == 1 {
-		call.waiting = 1
-		return false, errors.New("the notifier's session does not have its lock")
+	if notified = call.told&toldNotified != 0; call.told&toldWaiting != 0 && !notified {
+		return false, errNoLock
 	}
-	return result == 2, nil
+	return notified, nil
 }
+
+var errNoLock = errors.New("the notifier's session does not have its lock")
 
 // succeed evaluates an expression, which must be 1.
 func (n *notifier) succeed(conn *sql.Conn, expression string) error {
@@ -236,31 +238,23 @@ func (n *notifier) succeed(conn *sql.Conn, expression string) error {
 	defer cancel()
 	ok, err := queryBool(ctx, conn, "SELECT "+expression)
 	if err == nil && !ok {
-		err = errors.New("the notifier's session does not have its lock")
+		err = errNoLock
 	}
 	return err
 }
 
-// own reports whether id belongs to this notifier's session.
-func (n *notifier) own(id string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return id == n.id
-}
+// lockName returns the name of a user-level lock, of at most 64 bytes.
+func lockName(id string, number int64) string { return "distlock/" + addressOf(id, number) }
 
-// userLock returns the name of a user-level lock. It is in lower case and has at most 64 bytes,
-// which all servers distinguish.
-func userLock(id string, number int64) string {
-	return "distlock/" + id + "/" + strconv.FormatInt(number, 10)
-}
+// userLock is lockName in a statement.
+func userLock(id string, number int64) string { return "'" + lockName(id, number) + "'" }
 
-// splitAddress undoes userLock. It refuses ids that must not get into a statement.
+// splitAddress undoes addressOf. It refuses ids that must not get into a statement.
 func splitAddress(address string) (id string, number int64, ok bool) {
-	name, ours := strings.CutPrefix(address, "distlock/")
-	id, digits, _ := strings.Cut(name, "/")
-	_, malformed := hex.DecodeString(id)
+	id, digits, _ := strings.Cut(address, "/")
+	odd := strings.Trim(id, "0123456789abcdefghijklmnopqrstuvwxyz")
 	number, err := strconv.ParseInt(digits, 10, 64)
-	return id, number, ours && malformed == nil && err == nil
+	return id, number, odd == "" && id != "" && len(id) < 32 && err == nil && number > 0
 }
 
 // reserved counts the connections that notifiers and listeners keep, by pool.
@@ -292,58 +286,96 @@ func unreserveConn(db *sql.DB) {
 	}
 }
 
-// listener waits for the notifications that concern one row. It goes on after the last
-// notification that it knows of.
-type listener struct {
+// follower wakes one waiter. It goes on after the last notification that it knows of.
+type follower struct {
 	notifier *notifier
+	waiter   engine.Waiter
 	id       string // of the notifier whose notification came last
 	next     int64  // the first of its locks that has not been waited for
 }
 
-// Arm does nothing: a notification that is sent before Wait is known by its number.
-func (l *listener) Arm(context.Context) error { return nil }
-
-// Wait waits until the user-level lock that the address names is released. Listeners for several
-// rows share the statement that waits, which may outlast ctx: the next call wants the same.
-func (l *listener) Wait(ctx context.Context, address string) (notified, silent bool) {
-	id, number, ok := splitAddress(address)
-	switch {
-	case !ok:
-		return false, true
-	case l.notifier.own(id):
-		// This backend wakes its own waiters.
-		<-ctx.Done()
-		return false, false
-	case id != l.id:
-		l.id, l.next = id, 0
+// Listen wakes a waiter when who is before it notifies.
+func (n *notifier) Listen(w engine.Waiter, heard func(end string)) (stop func(), err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ctx, cancel := context.WithCancel(n.ctx)
+	f := &follower{notifier: n, waiter: w}
+	if !n.start(func() { f.run(ctx, heard) }) {
+		cancel()
+		return nil, driver.ErrClosed
 	}
-	number = max(number, l.next)
-	w := l.notifier.join(id, number)
-	if w == nil {
-		return false, true
-	}
-	if w.number > number {
-		l.next = w.number
-		return true, false
-	}
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		return false, false
-	}
-	l.next = max(l.next, w.next)
-	// The notification may be about another listener's row, so each looks at its own first.
-	return w.next > w.number && !w.shared, w.silent
+	return cancel, nil
 }
 
-// Close does nothing: the statement that may be waiting ends soon.
-func (l *listener) Close() {}
+// run follows whom the waiter is behind.
+func (f *follower) run(ctx context.Context, heard func(end string)) {
+	for address := ""; ; {
+		silent := address == ""
+		if !silent {
+			address, silent = f.wait(ctx, address, heard)
+		}
+		if silent {
+			select {
+			case address = <-f.waiter.Follow:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// wait waits until the user-level lock that the address names is released, or for some seconds, or until the waiter is behind
+// another. Waiters that follow the same notifier share the statement that waits, which may outlast ctx. silent: nothing can be
+// heard from there.
+func (f *follower) wait(ctx context.Context, address string, heard func(end string)) (next string, silent bool) {
+	id, number, ok := splitAddress(address)
+	if !ok {
+		f.waiter.Poll()
+		return "", true
+	}
+	if id != f.id {
+		f.id, f.next = id, 0
+	}
+	f.next = max(f.next, number)
+	w := f.notifier.join(id, f.next)
+	if w == nil {
+		f.waiter.Poll()
+		return "", true
+	}
+	if w.number <= f.next {
+		select {
+		case <-w.done:
+		case next = <-f.waiter.Follow:
+			return next, next == ""
+		case <-ctx.Done():
+			return "", true
+		}
+		if w.silent {
+			f.waiter.Poll()
+			return "", true
+		}
+		if w.number < f.next && w.next <= f.next { // others waited for what this one knows
+			return address, false
+		}
+		f.next = max(f.next, w.next)
+	}
+	f.next = max(f.next, w.number)
+	heard(engine.EndOf(f.waiter.Owner))
+	select { // the waiter's attempt says whom it is behind now
+	case next = <-f.waiter.Follow:
+		return next, next == ""
+	case <-time.After(attemptTime):
+	case <-ctx.Done():
+	}
+	return address, false
+}
 
 // notifierWait is one statement that waits for a user-level lock, on a connection of its own.
 type notifierWait struct {
 	id     string
 	number int64
-	shared bool          // by several listeners; guarded by the notifier's mutex until done
 	done   chan struct{} // closed when the fields below are set
 
 	next   int64 // the lock to wait for next; greater than number after a notification
@@ -356,7 +388,6 @@ func (n *notifier) join(id string, number int64) *notifierWait {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if w := n.waits[id]; w != nil {
-		w.shared = true
 		return w
 	}
 	w := &notifierWait{id: id, number: number, next: number, done: make(chan struct{})}
@@ -389,7 +420,7 @@ func (n *notifier) waitOnConn(w *notifierWait) error {
 	// A session that was granted the lock passes it on at once.
 	name := userLock(w.id, w.number)
 	var waited sql.NullInt64
-	err := n.db.QueryRowContext(ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK('%s'), -1, GET_LOCK('%s', %d) + COALESCE(RELEASE_LOCK('%s'), 0))",
+	err := n.db.QueryRowContext(ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK(%s), -1, GET_LOCK(%s, %d) + COALESCE(RELEASE_LOCK(%s), 0))",
 		name, name, waitSeconds, name)).Scan(&waited)
 	switch {
 	case err != nil:
@@ -406,7 +437,7 @@ func (n *notifier) waitOnConn(w *notifierWait) error {
 func (n *notifier) search(ctx context.Context, w *notifierWait) error {
 	var cases strings.Builder
 	for number := w.number + 1; number <= w.number+searchRange; number++ {
-		fmt.Fprintf(&cases, " WHEN NOT IS_FREE_LOCK('%s') THEN %d", userLock(w.id, number), number)
+		fmt.Fprintf(&cases, " WHEN NOT IS_FREE_LOCK(%s) THEN %d", userLock(w.id, number), number)
 	}
 	var number sql.NullInt64
 	err := n.db.QueryRowContext(ctx, "SELECT CASE"+cases.String()+" END").Scan(&number)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/engine"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/must"
@@ -28,6 +28,7 @@ func handOver(t testing.TB, a, b driver.Backend, name string, times int, held ti
 	take(t, holder, r)
 	for range times {
 		next := asks(r.Name, r.Mode)
+		next.Queue = true
 		refused(t, waiter, next)
 		w := must.Get(waiter.(driver.Watcher).Watch(t.Context(), next))(t)
 		refused(t, waiter, next)
@@ -69,22 +70,23 @@ func TestReleaseNotifiesWaiters(t *testing.T) {
 	name := "hand-over"
 	sent := func() (total int64) {
 		for _, backend := range []*Backend{a, b} {
-			_, number, _ := splitAddress(notifierOf(t, backend).Address(0))
+			_, number, _ := splitAddress(notifierOf(t, backend).address())
 			total += number
 		}
 		return total
 	}
+	before := sent()
 	for range 10 {
 		r := asks(name, driver.Exclusive)
 		take(t, a, r)
 		release(t, a, r)
 	}
-	if n := sent(); n != 0 {
+	if n := sent() - before; n != 0 {
 		t.Errorf("%d notifications without a waiter", n)
 	}
 	took := handOver(t, a, b, name, 20, 20*time.Millisecond)
 	t.Logf("from a release to the next grant: p50 %v, longest %v", took[10], took[19])
-	if n := sent(); n < 10 {
+	if n := sent() - before; n < 10 {
 		t.Errorf("20 releases with a waiter sent %d notifications", n)
 	}
 }
@@ -132,7 +134,9 @@ func TestRenewedReaderHasAnAddress(t *testing.T) {
 	b := rowAt(t, u)
 	r := asks("read", driver.Read)
 	take(t, b, r)
-	address := notifierOf(t, b).Address(0)
+	n := b.strategy.(*rowStrategy).store.notifier
+	until(t, "the notifier is ready", func() bool { return n.address() != "" })
+	address := n.address()
 	renews(t, b, r, nil)
 	var claims string
 	if err := db.QueryRow("SELECT claims FROM distlock_locks WHERE k = ?", keyOf("read")).Scan(&claims); err != nil || !strings.Contains(claims, address) {
@@ -140,23 +144,25 @@ func TestRenewedReaderHasAnAddress(t *testing.T) {
 	}
 }
 
-// waits calls Wait in the background until it returns a result.
-func waits(t *testing.T, l sqlrow.Listener, address string) <-chan string {
+// hearing is a waiter that says what happens to it.
+type hearing struct {
+	follow chan string
+	got    chan string
+}
+
+func hear(t *testing.T, n *notifier) *hearing {
 	t.Helper()
-	result := make(chan string, 1)
-	go func() {
-		for t.Context().Err() == nil {
-			switch notified, silent := l.Wait(t.Context(), address); {
-			case notified:
-				result <- "notified"
-				return
-			case silent:
-				result <- "silent"
-				return
-			}
-		}
-	}()
-	return result
+	h := &hearing{make(chan string, 1), make(chan string, 100)}
+	w := engine.Waiter{Name: "x", Owner: driver.NewOwner(), Queue: true, Follow: h.follow, Poll: func() { h.got <- "silent" }}
+	stop := must.Get(n.Listen(w, func(string) { h.got <- "notified" }))(t)
+	t.Cleanup(stop)
+	return h
+}
+
+// waits follows an address until something happens.
+func (h *hearing) waits(address string) <-chan string {
+	h.follow <- address
+	return h.got
 }
 
 // listening waits until a session waits for a user-level lock.
@@ -167,55 +173,50 @@ func listening(t *testing.T, db *sql.DB) {
 	})
 }
 
-// Each notification is received once, whether the listener was already waiting or comes later.
+// Each notification is received once, whether the waiter was already waiting or comes later.
 func TestNotificationsAreReceived(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
 	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
-	l := waiter.Listen(someKey)
-	defer l.Close()
-	address := notifier.Address(0)
+	h := hear(t, waiter)
+	address := notifier.address()
+	_, first, _ := splitAddress(address)
 	for range 3 {
-		got := waits(t, l, address) // a row may keep the old address for long
+		got := h.waits(address) // a claim may keep the old address for long
 		listening(t, db)
-		notifier.Notify(someKey)
+		notifier.Notify()
 		if r := <-got; r != "notified" {
 			t.Fatalf("after a notification: %s", r)
 		}
 	}
-	until(t, "the last notification is sent", func() bool { return strings.HasSuffix(notifier.Address(0), "/3") })
-	late := waiter.Listen(someKey)
-	defer late.Close()
-	if r := <-waits(t, late, address); r != "notified" {
+	until(t, "the last notification is sent", func() bool { return strings.HasSuffix(notifier.address(), fmt.Sprint("/", first+3)) })
+	late := hear(t, waiter)
+	if r := <-late.waits(address); r != "notified" {
 		t.Errorf("after three notifications that were missed: %s", r)
 	}
-	got := waits(t, late, address)
 	listening(t, db)
 	select {
-	case r := <-got:
+	case r := <-late.got:
 		t.Errorf("a notification is received again: %s", r)
 	default:
 	}
-	notifier.Notify(someKey)
-	if r := <-got; r != "notified" {
+	notifier.Notify()
+	if r := <-late.got; r != "notified" {
 		t.Errorf("after another notification: %s", r)
 	}
 }
 
-// Listeners of one process share a connection, whichever rows they wait for.
+// Waiters of one process share a connection, whichever rows they wait for.
 func TestListenersShareAConnection(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
 	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
-	address := notifier.Address(0)
-	silences := make(chan bool, 20)
-	for range cap(silences) {
-		l := waiter.Listen(someKey)
-		defer l.Close()
-		go func() {
-			_, silent := l.Wait(t.Context(), address)
-			silences <- silent
-		}()
+	address := notifier.address()
+	var all []*hearing
+	for range 20 {
+		h := hear(t, waiter)
+		all = append(all, h)
+		h.waits(address)
 	}
 	listening(t, db)
 	waiter.mu.Lock()
@@ -224,57 +225,50 @@ func TestListenersShareAConnection(t *testing.T) {
 	if n != 1 {
 		t.Errorf("%d connections wait for one process", n)
 	}
-	notifier.Notify(someKey)
-	for range cap(silences) {
-		if <-silences {
-			t.Error("a listener that shares a connection is silent")
+	notifier.Notify()
+	for _, h := range all {
+		if r := <-h.got; r != "notified" {
+			t.Error("a waiter that shares a connection is silent")
 		}
 	}
 }
 
-// A dead notifier has no address, and no listener waits for it.
+// A dead notifier has no address, and no waiter follows it.
 func TestListenersOfADeadNotifier(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
 	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
-	l := waiter.Listen(someKey)
-	defer l.Close()
-	const id = "distlock/0123456789abcdef/"
-	for _, address := range []string{
-		"", "x", "distlock/", id, id + "x", id + "-3", id + "x'", "x" + id + "2", id + "2\n", id + "9999999999999999", id + "2",
-	} {
-		if r := <-waits(t, l, address); r != "silent" {
+	h := hear(t, waiter)
+	const id = "0123456789abcdef/"
+	for _, address := range []string{"x", "/", id, id + "x", id + "-3", id + "x'", "x'" + id + "2", id + "2\n", id + "9999999999999999", id + "2"} {
+		if r := <-h.waits(address); r != "silent" {
 			t.Errorf("%q: %s", address, r)
 		}
 	}
-	address := notifier.Address(0)
-	got := waits(t, l, address)
+	address := notifier.address()
+	got := h.waits(address)
 	listening(t, db)
-	do(t, db, fmt.Sprint("KILL ", ask(t, db, "SELECT IS_USED_LOCK('"+address+"')")))
+	do(t, db, fmt.Sprint("KILL ", ask(t, db, "SELECT IS_USED_LOCK('distlock/"+address+"')")))
 	if r := <-got; r != "notified" {
-		t.Errorf("when the notifier dies: %s; want it to notify", r)
-	}
-	if r := <-waits(t, l, address); r != "silent" {
-		t.Errorf("when it is dead: %s", r)
+		t.Errorf("when the notifier's session dies: %s; want it to notify", r)
 	}
 	until(t, "there is another", func() bool {
-		notifier.Notify(someKey) // finds the dead session
-		next := notifier.Address(0)
-		return next != "" && !strings.HasPrefix(next, address[:20])
+		notifier.Notify() // finds the dead session
+		next := notifier.address()
+		return next != "" && next != address
 	})
 }
 
-// A wait on a connection that was cut off ends, so that its listeners poll.
+// A wait on a connection that was cut off ends, so that its waiters poll.
 func TestWaitsOnSilentConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
-	address := notifierOf(t, rowAt(t, u)).Address(0)
+	address := notifierOf(t, rowAt(t, u)).address()
 	through := must.Get(url.Parse(u))(t)
 	p := faultproxy.New(t, through.Host)
 	through.Host = p.Addr()
-	l := rowAt(t, through.String()).strategy.(*rowStrategy).dialect.notifier.Listen(someKey)
-	defer l.Close()
-	got := waits(t, l, address)
+	h := hear(t, rowAt(t, through.String()).strategy.(*rowStrategy).store.notifier)
+	got := h.waits(address)
 	listening(t, db)
 	p.Silence()
 	for _, what := range []string{"the wait", "the next wait"} {
@@ -286,7 +280,7 @@ func TestWaitsOnSilentConnectionsEnd(t *testing.T) {
 		case <-time.After(patient):
 			t.Fatalf("%s does not end", what)
 		}
-		got = waits(t, l, address) // connects
+		got = h.waits(address) // connects
 	}
 }
 
@@ -299,7 +293,10 @@ func TestWaitersTakeFewConnections(t *testing.T) {
 	notifierOf(t, waiter)
 	var closes []func()
 	watch := func(name string) {
-		w := must.Get(waiter.Watch(t.Context(), asks(name, driver.Exclusive)))(t)
+		r := asks(name, driver.Exclusive)
+		r.Queue = true
+		refused(t, waiter, r)
+		w := must.Get(waiter.Watch(t.Context(), r))(t)
 		closes = append(closes, w.Close)
 	}
 	hold := func(name string) {
@@ -341,10 +338,13 @@ func TestCloseEndsTheNotifier(t *testing.T) {
 	notifierOf(t, holder)
 	pool := rowPool(t, u, nil)
 	waiter := rowOn(t, pool)
-	address := notifierOf(t, waiter).Address(0)
+	address := notifierOf(t, waiter).address()
 	r := asks("x", driver.Exclusive)
 	take(t, holder, r)
-	must.Get(waiter.Watch(t.Context(), asks("x", driver.Exclusive)))(t)
+	next := asks("x", driver.Exclusive)
+	next.Queue = true
+	refused(t, waiter, next)
+	must.Get(waiter.Watch(t.Context(), next))(t)
 	listening(t, db)
 	must.OK(t, errors.Join(waiter.Close(), holder.Close()))
 	if n := pool.Stats().InUse; n != 0 {
@@ -352,7 +352,7 @@ func TestCloseEndsTheNotifier(t *testing.T) {
 	}
 	expect.OK(t, pool.PingContext(t.Context()), "the caller's pool")
 	until(t, "the server has ended the sessions", func() bool {
-		return ask(t, db, "SELECT IS_FREE_LOCK('"+address+"')") == 1 &&
+		return ask(t, db, "SELECT IS_FREE_LOCK('distlock/"+address+"')") == 1 &&
 			ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()") == 0
 	})
 	pool.Close()
