@@ -77,34 +77,55 @@ const maxRows = 512
 // sizeFor returns the index of the size for n rows.
 func sizeFor(n int) int { return slices.IndexFunc(sizes[:], func(size int) bool { return size >= n }) }
 
-// statement is a prepared statement, with the places of its arguments among the values of a change.
+// statement is a prepared statement, with the names of its parameters.
 type statement struct {
 	*sql.Stmt
 	text   string
-	params []int
+	params []string
 }
 
-// arguments returns the arguments in the order of the parameters.
-func (s *statement) arguments(values *[len(valueNames)]any) []any {
-	args := make([]any, len(s.params))
-	for i, at := range s.params {
-		args[i] = values[at]
+// arguments returns the arguments in the order of the parameters. taken and left are user-level locks.
+func (s *statement) arguments(c *engine.Change, taken, left string) []any {
+	key, args := keyOf(c.Name), make([]any, len(s.params))
+	for i, name := range s.params {
+		switch name {
+		case ":key":
+			args[i] = key
+		case ":name":
+			args[i] = []byte(c.Name)
+		case ":version":
+			args[i] = c.Version
+		case ":void":
+			args[i] = c.Void
+		case ":until":
+			args[i] = c.Until
+		case ":since":
+			args[i] = c.Since
+		case ":stamp":
+			args[i] = orMax(c.Stamp)
+		case ":before":
+			args[i] = orMax(c.Before)
+		case ":old":
+			args[i] = []byte(c.Old)
+		case ":new":
+			args[i] = []byte(c.New)
+		case ":free":
+			args[i] = c.Free
+		case ":taken":
+			args[i] = taken
+		case ":left":
+			args[i] = left
+		}
 	}
 	return args
 }
 
-// valueNames are the names of a change's values in statements.
-var valueNames = [...]string{":key", ":name", ":version", ":void", ":until", ":stamp", ":before", ":old", ":new", ":free", ":since", ":taken", ":left"}
-
-func valuesOf(c *engine.Change) *[len(valueNames)]any {
-	stamp, before := c.Stamp, c.Before
-	if stamp == 0 {
-		stamp = math.MaxInt64
+// orMax returns a bound; 0 is none.
+func orMax(n int64) int64 {
+	if n == 0 {
+		return math.MaxInt64
 	}
-	if before == 0 {
-		before = math.MaxInt64
-	}
-	return &[...]any{keyOf(c.Name), []byte(c.Name), c.Version, c.Void, c.Until, stamp, before, []byte(c.Old), []byte(c.New), c.Free, c.Since, nil, nil}
+	return n
 }
 
 // keyOf returns the primary key of a name's row as a parameter.
@@ -171,17 +192,17 @@ func (s *rowStore) Swap(ctx context.Context, changes []engine.Change) []engine.O
 
 // swapOne makes one change. If a statement has not made it, the row is read; if that is missing, it is inserted.
 func (s *rowStore) swapOne(ctx context.Context, c *engine.Change) (out engine.Outcome) {
-	stmt, values := s.swap[swapKind{c.Ahead, c.Ahead != engine.Whole && c.Old == ""}], valuesOf(c)
+	stmt := s.swap[swapKind{c.Ahead, c.Ahead != engine.Whole && c.Old == ""}]
 	if c.Old != "" && c.New == "" {
 		stmt = s.end
 	}
-	if out = s.change1(ctx, stmt, c, values); out.Done || out.Err != nil {
+	if out = s.change1(ctx, stmt, c); out.Done || out.Err != nil {
 		return out
 	}
 	if out.Seen, out.Err = s.see(ctx, c.Name); out.Err != nil || c.Ahead != engine.Whole || c.Version > 0 || out.Seen.Version > 0 {
 		return out
 	}
-	if out = s.change1(ctx, s.insert, c, values); !out.Done && out.Err == nil {
+	if out = s.change1(ctx, s.insert, c); !out.Done && out.Err == nil {
 		out.Seen, out.Err = s.see(ctx, c.Name)
 	}
 	return out
@@ -206,19 +227,18 @@ const (
 )
 
 // change1 runs a statement that makes a change. It tells the version through the insert id, which takes no other round trip.
-func (s *rowStore) change1(ctx context.Context, stmt *statement, c *engine.Change, values *[len(valueNames)]any) (out engine.Outcome) {
+func (s *rowStore) change1(ctx context.Context, stmt *statement, c *engine.Change) (out engine.Outcome) {
 	n, told, err := int64(0), int64(0), errNotIdle
 	ends := c.Old != "" && c.New == ""
 	if ends {
 		n, told, err = s.notifier.change(ctx, func(taken, left string) []any {
-			values[len(values)-2], values[len(values)-1] = taken, left
-			return s.endNotifying.arguments(values)
+			return s.endNotifying.arguments(c, taken, left)
 		})
 		err = unchanged(err)
 	}
 	if errors.Is(err, errNotIdle) || undone(err) {
 		n, told, err = s.change(ctx, 500+len(c.Name)+len(c.Old)+len(c.New), func() (sql.Result, error) {
-			return stmt.ExecContext(ctx, stmt.arguments(values)...)
+			return stmt.ExecContext(ctx, stmt.arguments(c, "", "")...)
 		})
 	}
 	if err != nil || n == 0 {
@@ -398,9 +418,5 @@ func (s *rowStore) statement(text, ahead string) *statement {
 	} {
 		text = by.Replace(text)
 	}
-	stmt := &statement{text: parameter.ReplaceAllString(text, "?")}
-	for _, name := range parameter.FindAllString(text, -1) {
-		stmt.params = append(stmt.params, slices.Index(valueNames[:], name))
-	}
-	return stmt
+	return &statement{text: parameter.ReplaceAllString(text, "?"), params: parameter.FindAllString(text, -1)}
 }

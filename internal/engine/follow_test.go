@@ -21,8 +21,8 @@ type road struct {
 	mu      sync.Mutex
 	numbers map[string]int64 // of notifications, by backend
 	changed chan struct{}    // closed with the next notification
-	shown   map[string]Kept // what reads still see
-	row     sync.Mutex      // of writers
+	shown   map[string]Kept  // what reads still see
+	row     sync.Mutex       // of writers
 }
 
 func newRoad() *road {

@@ -16,12 +16,12 @@ type memory struct {
 	address    string       // of the backend
 	clock      func() int64 // the store's; nil: it is estimated
 	mu         sync.Mutex
-	now        int64     // the latest answer's clock
-	asked      time.Time // before the call that it answered
-	last       int64     // the latest estimate
-	young, old map[string]*lock
-	own        map[string]*own // by owner
-	swept      int             // entries of own that were left
+	now        int64            // the latest answer's clock
+	asked      time.Time        // before the call that it answered
+	last       int64            // the latest estimate
+	young, old map[string]*lock // nothing changes them: others read them
+	own        map[string]*own  // by owner
+	swept      int              // entries of own that were left
 }
 
 // own is what is remembered of an owner of this backend.
@@ -71,7 +71,7 @@ func (m *memory) bound() int64 {
 // generation is how many locks are remembered at least.
 const generation = 4096
 
-// recall returns a lock as this process has seen it last; nil: it does not know.
+// recall returns a lock as this process has seen it last, to be read only; nil: it does not know.
 func (m *memory) recall(name string) *lock {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,12 +82,10 @@ func (m *memory) recall(name string) *lock {
 	if l.version == 0 && len(l.Claims) > 0 && time.Since(l.others) > lately {
 		return nil
 	}
-	l = l.clone()
-	l.fresh = false
 	return l
 }
 
-// remember keeps a lock; nil: it is not known any more.
+// remember keeps a lock, which is not to be changed any more; nil: it is not known any more.
 func (m *memory) remember(name string, l *lock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,8 +101,8 @@ func (m *memory) remember(name string, l *lock) {
 	if m.young == nil || len(m.young) >= generation {
 		m.young, m.old = map[string]*lock{}, m.young
 	}
-	c := l.clone()
-	if was != nil {
+	c := *l
+	if c.fresh = false; was != nil {
 		c.others = was.others
 	}
 	for i := range c.Claims {
@@ -112,7 +110,7 @@ func (m *memory) remember(name string, l *lock) {
 			c.others = time.Now()
 		}
 	}
-	m.young[name] = c
+	m.young[name] = &c
 }
 
 // waits remembers that others have places in a lock of which nothing else is known.
@@ -178,14 +176,16 @@ func (m *memory) renewed(name string, version int64, out Outcome, o own) {
 	if l == nil {
 		return
 	}
-	c := l.Claim(o.claim.Owner)
+	next := l.clone()
+	c := next.Claim(o.claim.Owner)
+	delete(m.young, name)
+	delete(m.old, name)
 	if out.Other || c == nil || l.version != version {
-		delete(m.young, name)
-		delete(m.old, name)
 		return
 	}
 	*c = o.claim
-	l.version, l.Number, l.now = out.Seen.Version, out.Seen.Version, out.Seen.Now
+	next.version, next.Number, next.now = out.Seen.Version, out.Seen.Version, out.Seen.Now
+	m.young[name] = next
 }
 
 // version returns the version of a lock as it was seen last; 0: it is not known.

@@ -22,13 +22,13 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 		if err := pause(ctx, misses); err != nil {
 			return driver.Unsent(err)
 		}
-		c := b.end(h, l, o)
+		c, next := b.end(h, l, o)
 		if c == nil || c.Old == tried { // it may have ended; the store's clock says
 			var err error
 			if l, err = b.read(ctx, h.Name); err != nil {
 				return driver.Unsent(err)
 			}
-			if c = b.end(h, l, own{lost: o.lost}); c == nil {
+			if c, next = b.end(h, l, own{lost: o.lost}); c == nil {
 				b.memory.remember(h.Name, l)
 				b.memory.keep(h.Owner, l, nil)
 				return driver.ErrLost
@@ -40,7 +40,9 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 			b.memory.remember(h.Name, nil)
 			return out.Err
 		}
-		if done, err := b.ended(ctx, h, c, &l, out); done {
+		var done bool
+		var err error
+		if l, done, err = b.ended(ctx, h, c, next, out); done {
 			return err
 		}
 		o.claim = claims.Claim{}
@@ -48,63 +50,57 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	return driver.Unsent(errBusy)
 }
 
-// end returns what ends an owner's claim, or makes void what was lost; nil: there is nothing to end.
-func (b *Backend) end(h driver.Hold, l *lock, o own) *Change {
-	c := &Change{Name: h.Name, Ahead: Anything, Lazy: true, Frees: true}
-	claim := &o.claim
+// end returns what ends an owner's claim, or makes void what was lost, and the lock after that, if l is known; nil: there is
+// nothing to end.
+func (b *Backend) end(h driver.Hold, l *lock, o own) (c *Change, next *lock) {
+	c = &Change{Name: h.Name, Ahead: Anything, Lazy: true, Frees: true}
+	claim, limit := &o.claim, lock{Lock: claims.Lock{Limit: o.limit}}
 	if l != nil {
 		c.Version = l.version
 		if mine := l.Claim(h.Owner); mine != nil {
-			claim = mine
+			claim, limit.Limit = mine, l.Limit
 		}
-		next := l.clone()
+		next = l.clone()
 		next.Remove(h.Owner)
 		c.Wake = b.others(next.wakes(h.Name))
 	}
 	if claim.Owner != "" {
-		limit := lock{Lock: claims.Lock{Limit: o.limit}}
-		if l != nil && l.Claim(h.Owner) != nil {
-			limit.Limit = l.Limit
-		}
 		c.Old, c.Before = limit.line(claim), claim.Until/micro
-		return c
+		return c, next
 	}
 	if l == nil || !l.fresh || o.lost <= l.void {
-		return nil
+		return nil, nil
 	}
 	c = &Change{Name: h.Name, Version: l.version, Void: o.lost, Since: l.since()}
 	c.New, c.Until = l.text()
-	return c
+	return c, next
 }
 
-// ended takes note of the answer to a change that was to end a claim. done is false if that is to be tried again.
-func (b *Backend) ended(ctx context.Context, h driver.Hold, c *Change, l **lock, out Outcome) (done bool, err error) {
-	var next *lock
+// ended takes note of the answer to a change that was to end a claim and to make the lock next. It returns the lock as it is then; nil: not known. done is false if
+// the change is to be tried again.
+func (b *Backend) ended(ctx context.Context, h driver.Hold, c *Change, next *lock, out Outcome) (l *lock, done bool, err error) {
 	switch {
 	case out.Done && out.Untold:
-	case out.Done && !out.Other && *l != nil:
-		next = (*l).clone()
-		next.Remove(h.Owner)
-		next, err = next.became(out, h.Owner)
+	case out.Done && !out.Other && next != nil:
+		l, err = next.became(out, h.Owner)
 	default:
-		next, err = see(out.Seen)
+		l, err = see(out.Seen)
 	}
-	*l = next
-	if b.memory.remember(h.Name, next); out.Waits {
+	if b.memory.remember(h.Name, l); out.Waits {
 		b.memory.waits(h.Name)
 	}
 	switch {
 	case out.Done && c.Old == "": // whatever was lost does not come any more
-		b.memory.keep(h.Owner, next, nil)
-		return true, driver.ErrLost
+		b.memory.keep(h.Owner, l, nil)
+		return l, true, driver.ErrLost
 	case out.Done:
-		b.memory.keep(h.Owner, next, nil)
+		b.memory.keep(h.Owner, l, nil)
 		if err == nil {
-			b.wake(ctx, h.Name, c.Wake, next)
+			b.wake(ctx, h.Name, c.Wake, l)
 		}
-		return true, nil
+		return l, true, nil
 	case err != nil:
-		return true, driver.Unsent(err)
+		return l, true, driver.Unsent(err)
 	}
-	return false, nil
+	return l, false, nil
 }
