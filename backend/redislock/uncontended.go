@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ type uncontended struct {
 	*scripted
 	commands  plain.Commands
 	contended contendedNames
+	unfenced  unfencedHolds
 	delete    atomic.Uint32 // a plain.DeleteCommand
 }
 
@@ -27,6 +29,7 @@ func newUncontended(b *Backend) *uncontended {
 		scripted:  newScripted(b),
 		commands:  plain.Commands{Client: b.client, PubSub: b.pubsub, Layout: b.layout},
 		contended: contendedNames{seed: maphash.MakeSeed(), began: time.Now()},
+		unfenced:  unfencedHolds{seed: maphash.MakeSeed()},
 	}
 }
 
@@ -48,6 +51,9 @@ func (s *uncontended) Acquire(ctx context.Context, r driver.Request) (driver.Gra
 	case err != nil:
 		return driver.Grant{TTL: r.TTL}, err
 	case taken.Outcome == plain.Granted:
+		if s.delete.Load() != uint32(plain.DeleteByScript) {
+			s.unfenced.add(r.Hold)
+		}
 		return s.layout.Grant(r, taken.ID)
 	case taken.Outcome == plain.Queued:
 		if err := s.scripted.Release(ctx, r.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
@@ -88,10 +94,23 @@ func (s *uncontended) acquireContended(ctx context.Context, r driver.Request) (d
 	return g, err
 }
 
-// Release ends a hold. Where the server has a command for that, one that was not renewed is deleted without a script.
+// Renew runs the script that renews, which writes the fences.
+func (s *uncontended) Renew(ctx context.Context, holds []driver.Hold) []error {
+	for _, h := range holds {
+		s.unfenced.drop(h.Owner)
+	}
+	return s.scripted.Renew(ctx, holds)
+}
+
+// Release ends a hold. Where the server has a command for that, one that plain commands took, and that was not renewed, is deleted without
+// a script.
 func (s *uncontended) Release(ctx context.Context, h driver.Hold) error {
-	given := false
-	if by := s.deleteBy(ctx); h.Mode.Alone() && by != plain.DeleteByScript {
+	given, by := false, plain.DeleteByScript
+	ttl, unfenced := s.unfenced.drop(h.Owner)
+	if unfenced && h.Mode.Alone() {
+		by, h.TTL = s.deleteBy(ctx), ttl
+	}
+	if by != plain.DeleteByScript {
 		var queued bool
 		var err error
 		if given, queued, err = s.commands.Give(ctx, h, by); err != nil {
@@ -179,4 +198,33 @@ func (c *contendedNames) add(name string, d time.Duration) {
 	slot, until := c.slot(name), int64(time.Since(c.began)+d)
 	for was := slot.Load(); was < until && !slot.CompareAndSwap(was, until); was = slot.Load() {
 	}
+}
+
+// unfencedHolds remembers holds whose value has their TTL in place of the fence: those that plain commands took, and that no script
+// has renewed. A later one may take the place of another, which is forgotten.
+type unfencedHolds struct {
+	seed  maphash.Seed
+	holds [4096]atomic.Uint64 // half of the Owner's hash, and the TTL in ms
+}
+
+func (u *unfencedHolds) slot(owner string) (*atomic.Uint64, uint32) {
+	sum := maphash.String(u.seed, owner)
+	return &u.holds[sum%uint64(len(u.holds))], uint32(sum >> 32)
+}
+
+func (u *unfencedHolds) add(h driver.Hold) {
+	if ms := layouts.CeilMillis(h.TTL); ms <= math.MaxUint32 {
+		slot, sum := u.slot(h.Owner)
+		slot.Store(uint64(sum)<<32 | uint64(ms))
+	}
+}
+
+// drop forgets a hold, and returns its TTL if it was remembered.
+func (u *unfencedHolds) drop(owner string) (time.Duration, bool) {
+	slot, sum := u.slot(owner)
+	was := slot.Load()
+	if was == 0 || uint32(was>>32) != sum || !slot.CompareAndSwap(was, 0) {
+		return 0, false
+	}
+	return time.Duration(uint32(was)) * time.Millisecond, true
 }

@@ -289,39 +289,47 @@ func inspectAround(t *testing.T, b *Backend, mode driver.Mode) {
 	release(t, b, r)
 }
 
-// Where the server deletes a key that has a certain value, the release of a lock that was not renewed needs no script. A
-// renewed one, and one that others wait for, do.
+// Where the server deletes a key that has a certain value, the release of a lock that was not renewed needs no script. All
+// else is released by a script alone, in one round trip: it has its fence. Only a lock whose first waiter came while it was held takes both. A TTL
+// of the release that is not the attempt's, as a quorum has it, changes nothing.
 func TestReleaseByDelete(t *testing.T) {
 	srv := testserver.Valkey(t)
-	b := openOwn(t, srv.Addr(), Options{})
-	warm(t, b, driver.Exclusive)
+	other := openOwn(t, srv.Addr(), Options{})
 	for _, mode := range aloneModes {
+		b := openOwn(t, srv.Addr(), Options{}) // which takes no name for one that is waited for
+		warm(t, b, driver.Exclusive)
 		r := request("", mode)
-		sentBy := func(what string, want int) {
+		sentBy := func(what string, by *Backend, scripts, deletes int) {
 			t.Helper()
 			usage(t, srv)
-			release(t, b, r)
-			if sent, inside := usage(t, srv); sent["evalsha"]+sent["eval"] != want || inside["delifeq"] != 1 {
-				t.Errorf("%v, %s: %v and %v, want %d scripts", mode, what, sent, inside, want)
+			release(t, by, r)
+			if sent, inside := usage(t, srv); sent["evalsha"]+sent["eval"] != scripts || inside["delifeq"] != deletes {
+				t.Errorf("%v, %s: %v and %v, want %d scripts and %d deletions", mode, what, sent, inside, scripts, deletes)
 			}
 		}
 		acquire(t, b, r)
-		sentBy("a free lock", 0)
+		sentBy("a free lock", b, 0, 1)
 		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%v: a second release: %v", mode, err)
 		}
 		acquire(t, b, r)
+		r.TTL -= 302 * time.Millisecond
+		sentBy("a free lock, by another TTL", b, 0, 1)
+		acquire(t, b, r)
+		sentBy("another client's lock", other, 1, 0)
+		acquire(t, b, r)
 		r.Fence = 1 << 40
 		must.OK(t, b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
-		sentBy("a renewed lock", 1)
+		sentBy("a renewed lock", b, 1, 0)
 		acquire(t, b, r)
 		next := enqueued(t, b, r.Name)
 		w := armWatch(t, b, next)
-		sentBy("a lock with a waiter", 1)
+		sentBy("a lock with a waiter", b, 1, 1)
 		signalled(t, w)
 		w.Close()
 		acquire(t, b, next)
-		release(t, b, next)
+		r = next
+		sentBy("a lock that was waited for", b, 1, 0)
 	}
 }
 
