@@ -258,7 +258,11 @@ func (a *attempt) write(ctx context.Context, c *Change, next *lock) (l *lock, do
 	if out.Untold {
 		l = nil
 	}
-	if a.b.memory.remember(a.r.Name, l); !out.Done || own == nil || !own.Holds() {
+	a.b.memory.remember(a.r.Name, l)
+	if out.Untold && a.r.Mode == driver.Read {
+		a.b.memory.beside(a.r.Name, aReader)
+	}
+	if !out.Done || own == nil || !own.Holds() {
 		return l, false, nil
 	}
 	a.fence = own.Fence

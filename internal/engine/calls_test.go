@@ -56,6 +56,44 @@ func TestCallsOfTheStore(t *testing.T) {
 	}
 }
 
+// Where the store does not tell what a reader's change has left, a reader beside others is two changes all the same: each change
+// waits for all others of the text. One that is mistaken, since a writer has come or the others have gone, is as any other.
+func TestReadersBesideReaders(t *testing.T) {
+	s := newRoad()
+	a, _ := s.open()
+	b, cb := s.open()
+	defer func() { must.OK(t, errors.Join(a.Close(), b.Close())) }()
+	var held []driver.Request
+	more := func() {
+		r := request(driver.Read)
+		must.Get(a.Acquire(t.Context(), r))(t)
+		held = append(held, r)
+	}
+	pair := func() {
+		r := request(driver.Read)
+		more()
+		must.Get(b.Acquire(t.Context(), r))(t)
+		more()
+		must.OK(t, b.Release(t.Context(), r.Hold))
+	}
+	pair()
+	expect.Equal(t, cb.during(pair), "0 reads, 2 swaps", "beside readers")
+	must.OK(t, b.Renew(t.Context(), []driver.Hold{held[0].Hold})[0])
+	expect.Equal(t, cb.during(pair), "0 reads, 2 swaps", "after a renewal")
+	for _, r := range held {
+		must.OK(t, a.Release(t.Context(), r.Hold))
+	}
+	r, w := request(driver.Read), request(driver.Write)
+	expect.Equal(t, cb.during(func() { must.Get(b.Acquire(t.Context(), r))(t) }), "0 reads, 1 swaps", "beside nobody any more")
+	more()
+	must.OK(t, b.Release(t.Context(), r.Hold))
+	must.OK(t, a.Release(t.Context(), held[len(held)-1].Hold))
+	must.Get(a.Acquire(t.Context(), w))(t)
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), r)), driver.ErrHeld, "behind a writer")
+	must.OK(t, a.Release(t.Context(), w.Hold))
+	must.Get(b.Acquire(t.Context(), w))(t)
+}
+
 // With the store's own clock a place is written once, although it is later when it is written than when that was decided.
 func TestAPlaceIsWrittenOnce(t *testing.T) {
 	s := newStore()

@@ -79,7 +79,7 @@ func (m *memory) recall(name string) *lock {
 	if l == nil {
 		return nil
 	}
-	if l.version == 0 && len(l.Claims) > 0 && time.Since(l.others) > lately {
+	if l.version == 0 && len(l.Claims) > 0 && time.Since(l.others) > believed[l.Claims[0].Mode] {
 		return nil
 	}
 	return l
@@ -113,11 +113,17 @@ func (m *memory) remember(name string, l *lock) {
 	m.young[name] = &c
 }
 
-// waits remembers that others have places in a lock of which nothing else is known.
-func (m *memory) waits(name string) {
-	l := &lock{}
-	l.Claims = []claims.Claim{{Mode: driver.Exclusive, Place: 1, Until: claims.Forever}}
-	m.remember(name, l)
+// believed is for how long it is believed, of a lock of which nothing else is known, that others have places in it, or read it. A reader's
+// line can be added whether they do or not.
+var believed = map[driver.Mode]time.Duration{driver.Exclusive: lately, driver.Read: 10 * lately}
+
+// aReader is a hold of others.
+var aReader = claims.Claim{Mode: driver.Read, Fence: 1 << claims.SpanBits}
+
+// beside remembers that others have places in a lock, or read it, of which nothing else is known.
+func (m *memory) beside(name string, c claims.Claim) {
+	c.Until = claims.Forever
+	m.remember(name, &lock{Lock: claims.Lock{Claims: []claims.Claim{c}}})
 }
 
 // of returns what is remembered of an owner.
@@ -173,7 +179,7 @@ func (m *memory) renewed(name string, version int64, out Outcome, o own) {
 	o.until = time.Now().Add(2 * time.Duration(o.claim.Until-out.Seen.Now*micro))
 	m.put(o.claim.Owner, o)
 	l := cmp.Or(m.young[name], m.old[name])
-	if l == nil {
+	if l == nil || l.version == 0 {
 		return
 	}
 	next := l.clone()

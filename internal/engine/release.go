@@ -86,8 +86,12 @@ func (b *Backend) ended(ctx context.Context, h driver.Hold, c *Change, next *loc
 	default:
 		l, err = see(out.Seen)
 	}
-	if b.memory.remember(h.Name, l); out.Waits {
-		b.memory.waits(h.Name)
+	b.memory.remember(h.Name, l)
+	switch {
+	case out.Waits:
+		b.memory.beside(h.Name, claims.Claim{Mode: driver.Exclusive, Place: 1})
+	case out.Untold && h.Mode == driver.Read:
+		b.memory.beside(h.Name, aReader)
 	}
 	switch {
 	case out.Done && c.Old == "": // whatever was lost does not come any more
