@@ -21,6 +21,7 @@ const (
 	errNoTable      = 1146
 	errLockWait     = 1205
 	errDeadlock     = 1213
+	errUserDeadlock = 3058
 	errReprepare    = 1615
 	errBinlogFormat = 1665 // statements of READ COMMITTED can't be logged as statements
 	errNoSuchDB     = 1049

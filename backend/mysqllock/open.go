@@ -1,12 +1,14 @@
 package mysqllock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"net/url"
 	"sync"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
@@ -117,6 +119,15 @@ func openURL(ctx context.Context, u *url.URL, own netaddr.Credentials) (*Backend
 	db.SetMaxIdleConns(maxIdle)
 	db.SetConnMaxIdleTime(idleTime)
 	return open(ctx, db, opts, true)
+}
+
+// rest sets how long the pool keeps unused connections; 0: as long as otherwise.
+func (d *database) rest(t time.Duration) {
+	usual := idleTime
+	if d.lent != nil {
+		usual = lentIdle
+	}
+	d.db.SetConnMaxIdleTime(cmp.Or(t, usual))
 }
 
 // Close ends the backend's goroutines and returns its connections. It closes a pool that Open made.

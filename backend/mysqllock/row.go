@@ -36,7 +36,7 @@ func newRow(ctx context.Context, s *database) (strategy, error) {
 	if err := s.checkClocks(ctx, s.opts.Table, "k"); err != nil {
 		return nil, err
 	}
-	r := &rowStore{database: s, notifier: newNotifier(s.db)}
+	r := &rowStore{database: s, notifier: newNotifier(s.db, s.rest)}
 	if err := r.prepareAll(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -55,7 +55,6 @@ type rowStore struct {
 	*database
 	notifier      *notifier
 	end           *statement
-	endNotifying  *statement // in the notifier's session, where it is prepared
 	swap          map[swapKind]*statement
 	insert, names *statement
 	edits, read   [len(sizes)]*statement
@@ -154,13 +153,21 @@ func (s *rowStore) Read(ctx context.Context, names []string) (list []engine.Seen
 	return list, nil
 }
 
-func (s *rowStore) readSome(ctx context.Context, names []string) ([]engine.Seen, error) {
+func (s *rowStore) readSome(ctx context.Context, names []string) (list []engine.Seen, err error) {
 	at := sizeFor(len(names))
 	args := make([]any, sizes[at])
 	for i := range args {
 		args[i] = keyOf(names[min(i, len(names)-1)])
 	}
-	rows, err := s.read[at].QueryContext(ctx, args...)
+	err = s.on(ctx, s.read[at], func(ctx context.Context, p *sql.Stmt) error {
+		list, err = readRows(ctx, p, args, names)
+		return err
+	})
+	return list, err
+}
+
+func readRows(ctx context.Context, p *sql.Stmt, args []any, names []string) ([]engine.Seen, error) {
+	rows, err := p.QueryContext(ctx, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -228,18 +235,16 @@ const (
 
 // change1 runs a statement that makes a change. It tells the version through the insert id, which takes no other round trip.
 func (s *rowStore) change1(ctx context.Context, stmt *statement, c *engine.Change) (out engine.Outcome) {
-	n, told, err := int64(0), int64(0), errNotIdle
+	n, told, err := int64(0), int64(0), errNoSession
 	ends := c.Old != "" && c.New == ""
 	if ends {
 		n, told, err = s.notifier.change(ctx, func(taken, left string) []any {
-			return s.endNotifying.arguments(c, taken, left)
+			return s.notifier.release.arguments(c, taken, left)
 		})
 		err = unchanged(err)
 	}
-	if errors.Is(err, errNotIdle) || undone(err) {
-		n, told, err = s.change(ctx, 500+len(c.Name)+len(c.Old)+len(c.New), func() (sql.Result, error) {
-			return stmt.ExecContext(ctx, stmt.arguments(c, "", "")...)
-		})
+	if errors.Is(err, errNoSession) || undone(err) {
+		n, told, err = s.exec(ctx, 500+len(c.Name)+len(c.Old)+len(c.New), stmt, stmt.arguments(c, "", ""))
 	}
 	if err != nil || n == 0 {
 		return engine.Outcome{Err: err}
@@ -255,6 +260,27 @@ func (s *rowStore) change1(ctx context.Context, stmt *statement, c *engine.Chang
 		out.Seen.Now, out.Err = s.clock(ctx)
 	}
 	return out
+}
+
+// exec runs a statement that changes rows. See database.change.
+func (s *rowStore) exec(ctx context.Context, size int, stmt *statement, args []any) (n, id int64, err error) {
+	return s.change(ctx, size, func() (result sql.Result, err error) {
+		err = s.on(ctx, stmt, func(ctx context.Context, p *sql.Stmt) error {
+			result, err = p.ExecContext(ctx, args...)
+			return err
+		})
+		return result, err
+	})
+}
+
+// on calls f with a statement: in the notifier's session if that is idle, so that a process that waits has one connection, and
+// otherwise in the pool.
+func (s *rowStore) on(ctx context.Context, stmt *statement, f func(context.Context, *sql.Stmt) error) error {
+	err := s.notifier.use(ctx, stmt, func(ctx context.Context, _ *notifierSession, p *sql.Stmt) error { return f(ctx, p) })
+	if errors.Is(err, errNoSession) {
+		err = f(ctx, stmt.Stmt)
+	}
+	return err
 }
 
 // clock reads the server's clock.
@@ -303,7 +329,7 @@ func (s *rowStore) editAll(ctx context.Context, changes []engine.Change) (n int,
 	for range sizes[at] - len(changes) {
 		args = append(args, nil, "", "", 0)
 	}
-	twice, now, err := s.change(ctx, size, func() (sql.Result, error) { return s.edits[at].ExecContext(ctx, append(args, before, floor)...) })
+	twice, now, err := s.exec(ctx, size, s.edits[at], append(args, before, floor))
 	return int(twice / 2), now, err
 }
 
@@ -396,8 +422,7 @@ func (s *rowStore) prepareAll(ctx context.Context) error {
 	for ahead, condition := range aheads("LEFT(claims, INSTR(claims, :old) - 1)") {
 		s.swap[swapKind{ahead, false}] = prepare(sqlEdit, condition)
 	}
-	s.end, s.endNotifying = prepare(sqlEnd, ""), s.statement(sqlEndNotifying, "")
-	s.notifier.release = s.endNotifying.text
+	s.end, s.notifier.release = prepare(sqlEnd, ""), s.statement(sqlEndNotifying, "")
 	s.insert, s.names = prepare(sqlInsert, ""), prepare(sqlNames, "")
 	for i, n := range sizes {
 		s.read[i] = prepare(strings.Replace(sqlRead, "{keys}", strings.Repeat("?, ", n-1)+"?", 1), "")

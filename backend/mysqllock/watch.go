@@ -3,288 +3,28 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/connlock"
 	"github.com/distlock/distlock/internal/engine"
-	"github.com/distlock/distlock/internal/wait"
 )
 
-// notifier wakes waiters in other processes through user-level locks, which the server grants to
-// the next session as soon as they are released. It decides nothing: the rows do.
-//
-// A backend that holds a lock keeps one user-level lock in a session of its own, and its claims name
-// it. To notify is to take the lock with the next number, and then to release the old one. All
-// sessions that wait for the old one are granted it in turn. A release does that in its own statement if the session is idle.
-// Each waiter waits for who is just before it. A session that comes later finds the lock
-// free and knows that it missed a notification. No user-level lock is used twice, so a session that
-// was cut off while it had one keeps no other session waiting.
-type notifier struct {
-	db      *sql.DB
-	release string      // the text of a statement that ends a claim and notifies
-	pending wait.Signal // a notification to be sent
-	calls   chan *notifierCall
-
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	wg     wait.Group
-
-	mu      sync.Mutex
-	running bool
-	needed  time.Time                // until when a row may have an address
-	id      string                   // the backend's own address
-	number  int64                    // of the lock that the session has, if live
-	live    bool                     // there is a session
-	waits   map[string]*notifierWait // by the id of the notifier that is waited for
-}
-
 const (
-	notifierIdle    = time.Minute      // how long a session lasts at least after its last use
-	notifierPing    = 10 * time.Second // how often the session is checked
-	notifierLife    = 60               // seconds of silence after which the server ends the session
-	notifierRetry   = time.Second      // pause after a failure
-	notifierTimeout = 5 * time.Second  // for one statement
-
 	waitSeconds = 5   // how long one statement waits for a user-level lock
 	searchRange = 512 // how many notifications a row's address may be behind
 
 	// attemptTime is how long who was woken has for its attempt, after which it follows the same notifier again.
-	attemptTime = 10 * time.Millisecond
+	attemptTime = time.Second
 
-	// maxWaitConns is how many connections of a backend wait, each for one other process.
-	// Waiters beyond that poll.
-	maxWaitConns = 4
+	// maxWaits is for how many other processes a backend waits at once, for the first in its notifier's session and for each other
+	// one on a connection of its own. Waiters beyond that poll.
+	maxWaits = 4
+
+	// restTime is how long the pool keeps an unused connection while the session waits.
+	restTime = time.Second
 )
-
-func newNotifier(db *sql.DB) *notifier {
-	n := &notifier{db: db, pending: wait.NewSignal(), calls: make(chan *notifierCall), waits: map[string]*notifierWait{}}
-	n.ctx, n.cancel = context.WithCancel(context.Background())
-	return n
-}
-
-// Address returns the address of the backend with an id now: the number of the user-level lock that the next notification
-// releases comes after that. It is empty until the session that has the lock is ready.
-func (n *notifier) Address(id string, life time.Duration) string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.id = id
-	if end := time.Now().Add(max(life, notifierIdle)); end.After(n.needed) {
-		n.needed = end
-	}
-	if !n.running {
-		n.running = n.start(n.run)
-	}
-	if !n.live {
-		return ""
-	}
-	return addressOf(id, n.number)
-}
-
-func addressOf(id string, number int64) string { return id + "/" + strconv.FormatInt(number, 10) }
-
-// Notify notifies all who follow this backend. Notifications that are not yet sent count as one.
-func (n *notifier) Notify() { n.pending.Notify() }
-
-// Close ends all sessions of the notifier, with their user-level locks.
-func (n *notifier) Close() error {
-	n.mu.Lock()
-	n.cancel()
-	n.mu.Unlock()
-	n.wg.Wait()
-	return nil
-}
-
-// start starts a goroutine unless the notifier is closed. The mutex is held.
-func (n *notifier) start(run func()) bool {
-	if n.ctx.Err() != nil {
-		return false
-	}
-	n.wg.Go(run)
-	return true
-}
-
-// run keeps a session for as long as it is used.
-func (n *notifier) run() {
-	for {
-		err := n.serve()
-		n.mu.Lock()
-		n.live, n.running = false, n.isUsed()
-		running := n.running
-		n.mu.Unlock()
-		if !running {
-			return
-		}
-		if err != nil {
-			_ = wait.Sleep(n.ctx, notifierRetry)
-		}
-	}
-}
-
-// isUsed reports whether the session is needed. The mutex is held.
-func (n *notifier) isUsed() bool { return n.ctx.Err() == nil && time.Now().Before(n.needed) }
-
-// setLock sets the lock that the session has. It returns false if the session is not used any more.
-func (n *notifier) setLock(number int64) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.number, n.live = number, true
-	return n.isUsed()
-}
-
-// serve sends notifications through one session until that fails or is not used. Its connection
-// is not reused: it has a lock, and a timeout of its own.
-func (n *notifier) serve() error {
-	if !reserveConn(n.db) {
-		return errFullPool
-	}
-	defer unreserveConn(n.db)
-	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
-	defer cancel()
-	conn, err := n.db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer connlock.Discard(conn)
-	n.mu.Lock()
-	id, number := n.id, n.number+1
-	n.mu.Unlock()
-	err = n.succeed(conn, "GET_LOCK("+userLock(id, number)+", 0)")
-	if err == nil {
-		_, err = conn.ExecContext(ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", notifierLife))
-	}
-	var release *sql.Stmt
-	if err == nil {
-		release, err = conn.PrepareContext(ctx, n.release)
-	}
-	tick := time.NewTicker(notifierPing)
-	defer tick.Stop()
-	for err == nil && n.setLock(number) {
-		select {
-		case <-n.pending:
-			number++
-			// The new lock is taken first, so that there is one at any time.
-			err = n.succeed(conn, "GET_LOCK("+userLock(id, number)+", 0) + RELEASE_LOCK("+userLock(id, number-1)+") = 2")
-		case call := <-n.calls:
-			var notified bool
-			if err = connected(conn); err != nil {
-				call.err = errNotIdle
-			} else if notified, err = n.call(release, id, number, call); notified {
-				number++
-				n.setLock(number)
-			}
-			close(call.done)
-		case <-tick.C:
-			err = n.succeed(conn, "1")
-		case <-n.ctx.Done():
-			return nil
-		}
-	}
-	return err
-}
-
-// notifierCall is a statement in the notifier's session.
-type notifierCall struct {
-	args func(taken, left string) []any
-	done chan struct{} // closed when the fields below are set
-
-	n, told int64
-	err     error
-}
-
-// errNotIdle means that the notifier has no session, or uses it.
-var errNotIdle = errors.New("the notifier's session is not idle")
-
-// change ends a claim in the session, if that is idle. taken and left are the names of locks.
-func (n *notifier) change(ctx context.Context, args func(taken, left string) []any) (count, told int64, err error) {
-	call := &notifierCall{args: args, done: make(chan struct{})}
-	select {
-	case n.calls <- call:
-	default:
-		return 0, 0, errNotIdle
-	}
-	select {
-	case <-call.done:
-		return call.n, call.told, call.err
-	case <-ctx.Done():
-		return 0, 0, ctx.Err()
-	}
-}
-
-// call executes a call. An error is one of the session's; what the statement itself answers is the call's.
-func (n *notifier) call(stmt *sql.Stmt, id string, number int64, call *notifierCall) (notified bool, err error) {
-	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
-	defer cancel()
-	call.n, call.told, call.err = changed(stmt.ExecContext(ctx, call.args(lockName(id, number+1), lockName(id, number))...))
-	if call.err != nil && !undone(call.err) {
-		return false, call.err
-	}
-	if notified = call.told&toldNotified != 0; call.told&toldWaiting != 0 && !notified {
-		return false, errNoLock
-	}
-	return notified, nil
-}
-
-var errNoLock = errors.New("the notifier's session does not have its lock")
-
-// succeed evaluates an expression, which must be 1.
-func (n *notifier) succeed(conn *sql.Conn, expression string) error {
-	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
-	defer cancel()
-	ok, err := queryBool(ctx, conn, "SELECT "+expression)
-	if err == nil && !ok {
-		err = errNoLock
-	}
-	return err
-}
-
-// lockName returns the name of a user-level lock, of at most 64 bytes.
-func lockName(id string, number int64) string { return "distlock/" + addressOf(id, number) }
-
-// userLock is lockName in a statement.
-func userLock(id string, number int64) string { return "'" + lockName(id, number) + "'" }
-
-// splitAddress undoes addressOf. It refuses ids that must not get into a statement.
-func splitAddress(address string) (id string, number int64, ok bool) {
-	id, digits, _ := strings.Cut(address, "/")
-	odd := strings.Trim(id, "0123456789abcdefghijklmnopqrstuvwxyz")
-	number, err := strconv.ParseInt(digits, 10, 64)
-	return id, number, odd == "" && id != "" && len(id) < 32 && err == nil && number > 0
-}
-
-// reserved counts the connections that notifiers and listeners keep, by pool.
-var reserved = struct {
-	sync.Mutex
-	conns map[*sql.DB]int
-}{conns: map[*sql.DB]int{}}
-
-var errFullPool = errors.New("the pool has no connection to spare")
-
-// reserveConn reports whether one more connection may be kept. It allows at most half of a limited
-// pool, so that statements find a connection.
-func reserveConn(db *sql.DB) bool {
-	reserved.Lock()
-	defer reserved.Unlock()
-	limit := db.Stats().MaxOpenConnections
-	if limit > 0 && reserved.conns[db] >= limit/2 {
-		return false
-	}
-	reserved.conns[db]++
-	return true
-}
-
-func unreserveConn(db *sql.DB) {
-	reserved.Lock()
-	defer reserved.Unlock()
-	if reserved.conns[db]--; reserved.conns[db] == 0 {
-		delete(reserved.conns, db)
-	}
-}
 
 // follower wakes one waiter. It goes on after the last notification that it knows of.
 type follower struct {
@@ -344,13 +84,19 @@ func (f *follower) wait(ctx context.Context, address string, heard func(end stri
 		f.waiter.Poll()
 		return "", true
 	}
+	defer f.notifier.leave(w)
 	if w.number <= f.next {
-		select {
-		case <-w.done:
-		case next = <-f.waiter.Follow:
-			return next, next == ""
-		case <-ctx.Done():
-			return "", true
+		for next = address; next == address; { // or it is behind another now
+			select {
+			case <-w.done:
+				next = ""
+			case next = <-f.waiter.Follow:
+				if next != address {
+					return next, next == ""
+				}
+			case <-ctx.Done():
+				return "", true
+			}
 		}
 		if w.silent {
 			f.waiter.Poll()
@@ -372,14 +118,15 @@ func (f *follower) wait(ctx context.Context, address string, heard func(end stri
 	return address, false
 }
 
-// notifierWait is one statement that waits for a user-level lock, on a connection of its own.
+// notifierWait is one statement that waits for a user-level lock.
 type notifierWait struct {
 	id     string
 	number int64
-	done   chan struct{} // closed when the fields below are set
+	done   chan struct{} // closed when next and silent are set
 
-	next   int64 // the lock to wait for next; greater than number after a notification
-	silent bool  // nothing can be waited for
+	followers int   // guarded by notifier.mu
+	next      int64 // the lock to wait for next; greater than number after a notification
+	silent    bool  // nothing can be waited for
 }
 
 // join returns the statement that waits for a notifier. It starts one if there is none, and returns
@@ -388,39 +135,121 @@ func (n *notifier) join(id string, number int64) *notifierWait {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if w := n.waits[id]; w != nil {
+		w.followers++
 		return w
 	}
-	w := &notifierWait{id: id, number: number, next: number, done: make(chan struct{})}
-	if len(n.waits) == maxWaitConns || !n.start(func() { n.wait(w) }) {
+	w := &notifierWait{id: id, number: number, next: number, done: make(chan struct{}), followers: 1}
+	switch {
+	case len(n.waits) == maxWaits:
+		return nil
+	case n.turn == nil && n.running:
+		n.turn = w
+		n.asked.Notify()
+	case !n.start(func() { n.wait(w) }):
 		return nil
 	}
 	n.waits[id] = w
 	return w
 }
 
-// wait waits, and answers the listeners of w.
-func (n *notifier) wait(w *notifierWait) {
-	err := n.waitOnConn(w)
+// leave is called once for each join. A wait that nobody follows does not keep the session.
+func (n *notifier) leave(w *notifierWait) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if w.followers--; w.followers > 0 || n.turn != w {
+		return
+	}
+	if n.waiting != 0 {
+		n.interrupt()
+		return
+	}
+	n.turn = nil
 	delete(n.waits, w.id)
-	w.silent = err != nil
+}
+
+// wait waits on a connection of the pool.
+func (n *notifier) wait(w *notifierWait) {
+	err := errFullPool
+	if reserveConn(n.db) {
+		defer unreserveConn(n.db)
+		err = n.await(n.db, w)
+	}
+	n.end(w, err)
+}
+
+// end answers the listeners of w.
+func (n *notifier) end(w *notifierWait, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.waits[w.id] == w {
+		delete(n.waits, w.id)
+	}
+	if n.turn == w {
+		n.turn = nil
+	}
+	w.silent = w.silent || err != nil
 	close(w.done)
 }
 
-// waitOnConn waits for the lock once, and then looks for the next one. An error means that there is
-// nothing to wait for.
-func (n *notifier) waitOnConn(w *notifierWait) error {
-	if !reserveConn(n.db) {
-		return errFullPool
+// wait waits in the session, if that is asked for and nothing is to be notified, which interrupts the wait later.
+func (s *notifierSession) wait() {
+	n := s.n
+	n.mu.Lock()
+	w := n.turn
+	if w == nil || len(n.pending) > 0 {
+		n.mu.Unlock()
+		return
 	}
-	defer unreserveConn(n.db)
+	n.waiting = s.server
+	n.mu.Unlock()
+	n.rest(restTime)
+	err := n.await(s.conn, w)
+	n.rest(0)
+	n.mu.Lock()
+	n.waiting = 0
+	over := n.interrupted
+	n.mu.Unlock()
+	if over != nil {
+		<-over
+		s.clear(w)
+		n.mu.Lock()
+		n.interrupted = nil
+		n.mu.Unlock()
+	} else if number(err) == errUserDeadlock || number(err) == errDeadlock {
+		// Two sessions wait for each other. One that has no lock itself can wait.
+		n.mu.Lock()
+		n.turn = nil
+		apart := n.start(func() { n.wait(w) })
+		n.mu.Unlock()
+		if apart {
+			return
+		}
+	}
+	s.failed(err)
+	s.waited = w
+}
+
+// clear makes sure that an interruption meets no other statement, and that the session does not keep the lock of w, which the server
+// may have granted just before.
+func (s *notifierSession) clear(w *notifierWait) {
+	ctx, cancel := context.WithTimeout(s.n.ctx, notifierTimeout)
+	defer cancel()
+	for range 2 {
+		_, err := s.conn.ExecContext(ctx, "DO RELEASE_LOCK("+userLock(w.id, w.number)+")")
+		if s.failed(err); err == nil {
+			return
+		}
+	}
+}
+
+// await waits for the lock once, and then looks for the next one.
+func (n *notifier) await(on querier, w *notifierWait) error {
 	ctx, cancel := context.WithTimeout(n.ctx, waitSeconds*time.Second+notifierTimeout)
 	defer cancel()
 	// A session that was granted the lock passes it on at once.
 	name := userLock(w.id, w.number)
 	var waited sql.NullInt64
-	err := n.db.QueryRowContext(ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK(%s), -1, GET_LOCK(%s, %d) + COALESCE(RELEASE_LOCK(%s), 0))",
+	err := on.QueryRowContext(ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK(%s), -1, GET_LOCK(%s, %d) + COALESCE(RELEASE_LOCK(%s), 0))",
 		name, name, waitSeconds, name)).Scan(&waited)
 	switch {
 	case err != nil:
@@ -428,22 +257,20 @@ func (n *notifier) waitOnConn(w *notifierWait) error {
 	case waited.Int64 > 0:
 		w.next++
 	case waited.Int64 < 0:
-		return n.search(ctx, w)
+		return w.search(ctx, on)
 	}
 	return nil
 }
 
 // search finds the lock that the notifier has now, if the one to wait for is free.
-func (n *notifier) search(ctx context.Context, w *notifierWait) error {
+func (w *notifierWait) search(ctx context.Context, on querier) error {
 	var cases strings.Builder
 	for number := w.number + 1; number <= w.number+searchRange; number++ {
 		fmt.Fprintf(&cases, " WHEN NOT IS_FREE_LOCK(%s) THEN %d", userLock(w.id, number), number)
 	}
 	var number sql.NullInt64
-	err := n.db.QueryRowContext(ctx, "SELECT CASE"+cases.String()+" END").Scan(&number)
-	if err == nil && !number.Valid {
-		return errors.New("the notifier has ended")
-	}
+	err := on.QueryRowContext(ctx, "SELECT CASE"+cases.String()+" END").Scan(&number)
+	w.silent = err == nil && !number.Valid // the notifier has ended
 	w.next = max(w.next, number.Int64)
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -310,23 +311,106 @@ func TestWaitersTakeFewConnections(t *testing.T) {
 	}
 	listening(t, db)
 	inUse := func() int { reserved.Lock(); defer reserved.Unlock(); return reserved.conns[waiter.database.db] }
-	if n := inUse(); n != 2 {
-		t.Errorf("200 waiters for one lock keep %d connections; want a notifier's and a listener's", n)
+	if n := inUse(); n != 1 {
+		t.Errorf("200 waiters for one lock keep %d connections; want the notifier's", n)
 	}
-	for i := range maxWaitConns + 2 {
+	for i := range maxWaits + 2 {
 		name := fmt.Sprint("lock ", i+1)
 		hold(name)
 		watch(name)
 	}
-	until(t, "all connections wait", func() bool { return inUse() == 1+maxWaitConns })
+	until(t, "all connections wait", func() bool { return inUse() == maxWaits })
 	for range 50 {
-		if n := inUse(); n > 1+maxWaitConns {
+		if n := inUse(); n > maxWaits {
 			t.Fatalf("waiters for locks of many processes keep %d connections", n)
 		}
 		time.Sleep(time.Millisecond)
 	}
 	for _, f := range closes {
 		f()
+	}
+}
+
+// A process that waits has one connection. A second one is open for a moment when a statement meets a wait.
+func TestAProcessThatWaitsHasOneConnection(t *testing.T) {
+	t.Parallel()
+	const processes = 12
+	u, db := freshDatabase(t, Row)
+	holder, mine := rowAt(t, u), asks("lock", driver.Exclusive)
+	notifierOf(t, holder)
+	take(t, holder, mine)
+	var waiting, all sync.WaitGroup
+	for range processes {
+		b, r := rowAt(t, u), asks("lock", driver.Exclusive)
+		notifierOf(t, b)
+		r.Queue = true
+		waiting.Add(1)
+		all.Go(func() {
+			refused(t, b, r)
+			w := must.Get(b.Watch(t.Context(), r))(t)
+			err := expect.Err(b.Acquire(t.Context(), r))
+			for waiting.Done(); err != nil; err = expect.Err(b.Acquire(t.Context(), r)) {
+				expect.Be(t, err, driver.ErrHeld)
+				<-w.Ready
+			}
+			release(t, b, r)
+		})
+	}
+	waiting.Wait()
+	until(t, "each waiting process has one connection", func() bool {
+		waits := ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()")
+		others := ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE <> 'User lock' AND DB = DATABASE()")
+		return waits >= processes-1 && others <= 5 // this one, and the holder's
+	})
+	release(t, holder, mine)
+	all.Wait()
+}
+
+// A notification interrupts its own process' wait, which then goes on. Neither is lost, whichever comes first.
+func TestANotificationInterruptsAWait(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, Row)
+	far, near := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
+	follower := hear(t, notifierOf(t, rowAt(t, u)))
+	waiter := hear(t, near)
+	for range 20 {
+		got := waiter.waits(far.address())
+		listening(t, db)
+		heard := follower.waits(near.address())
+		near.Notify()
+		if r := <-heard; r != "notified" {
+			t.Fatalf("the follower of who waits: %s", r)
+		}
+		if r := <-got; r != "notified" { // by the interruption; it follows again
+			t.Fatalf("who waits: %s", r)
+		}
+		listening(t, db)
+		far.Notify()
+		if r := <-got; r != "notified" {
+			t.Fatalf("who waits, after the interruption: %s", r)
+		}
+	}
+}
+
+// Two processes each of which waits for the other, for different locks, are both notified.
+func TestProcessesWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, Row)
+	a, b := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
+	ofA, ofB := hear(t, b), hear(t, a)
+	for range 5 {
+		gotA, gotB := ofA.waits(a.address()), ofB.waits(b.address())
+		until(t, "both wait", func() bool {
+			return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()") == 2
+		})
+		a.Notify()
+		if r := <-gotA; r != "notified" {
+			t.Fatalf("who follows the first: %s", r)
+		}
+		b.Notify()
+		if r := <-gotB; r != "notified" {
+			t.Fatalf("who follows the second: %s", r)
+		}
 	}
 }
 

@@ -176,6 +176,7 @@ func TestWhomAWaiterFollows(t *testing.T) {
 		must.Get(b.Acquire(t.Context(), two))(t)
 		expect.Be(t, expect.Err(c.Acquire(t.Context(), last)), driver.ErrHeld)
 		w := must.Get(c.Watch(t.Context(), last))(t)
+		expect.Be(t, expect.Err(c.Acquire(t.Context(), last)), driver.ErrHeld)
 		c.waiters.mu.Lock()
 		for w := range c.waiters.byName[last.Name] {
 			expect.Equal(t, w.polls, test.polls, test.mode)

@@ -35,9 +35,7 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		stop()
 		return driver.Watch{}, driver.ErrClosed
 	}
-	if l := b.memory.recall(r.Name); l != nil {
-		b.followed(r.Name, l)
-	} else if b.options.Address != nil && w.listens {
+	if b.options.Address != nil && w.listens { // until the attempt that comes next says whom it is behind
 		b.waiters.poll(b, w)
 	}
 	return driver.Watch{Ready: w.ready, Close: func() { b.waiters.remove(w); stop() }}, nil
@@ -238,17 +236,22 @@ const (
 
 // poll reads the locks of all who poll, ever more slowly while nothing changes, until there are none.
 func (b *Backend) poll() {
-	pause := firstPoll
-	for names := b.waiters.polled(); len(names) > 0; names = b.waiters.polled() {
+	for pause := firstPoll; wait.Sleep(b.ctx, pause) == nil; {
+		names := b.waiters.polled()
+		if len(names) == 0 {
+			return
+		}
 		all, err := b.readAll(b.ctx, names)
 		pause = min(2*pause, maxPoll)
 		for i := range all {
-			if l, bad := see(all[i]); err == nil && bad == nil && b.waiters.saw(names[i], l) {
+			l, bad := see(all[i])
+			if err != nil || bad != nil {
+				continue
+			}
+			if b.waiters.saw(names[i], l) {
 				pause = firstPoll
 			}
-		}
-		if wait.Sleep(b.ctx, pause) != nil {
-			return
+			b.followed(names[i], l)
 		}
 	}
 }
