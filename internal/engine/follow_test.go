@@ -218,3 +218,20 @@ func TestRenewalNamesTheAddress(t *testing.T) {
 	}
 	must.OK(t, a.Release(t.Context(), one.Hold))
 }
+
+// A waiter that is behind nobody any more is woken, whoever has seen that: it follows nobody from then on.
+func TestWhoFollowsNobodyIsWoken(t *testing.T) {
+	s := newRoad()
+	a, _ := s.open()
+	b, _ := s.open()
+	mine, theirs := request(driver.Exclusive), queued(request(driver.Exclusive))
+	must.Get(a.Acquire(t.Context(), mine))(t)
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), theirs)), driver.ErrHeld)
+	w := must.Get(b.Watch(t.Context(), theirs))(t)
+	defer w.Close()
+	expect.Be(t, expect.Err(b.Acquire(t.Context(), theirs)), driver.ErrHeld)
+	l := must.Get(b.read(t.Context(), theirs.Name))(t)
+	l.Remove(mine.Owner)
+	b.followed(theirs.Name, l)
+	<-w.Ready
+}

@@ -193,7 +193,10 @@ func (b *Backend) followed(name string, l *lock) {
 	for w, all := range behind {
 		w.seen, w.polls = l.version, false
 		address := ""
-		if len(all) > 0 && last(all) == last(behind[first]) {
+		switch {
+		case len(all) == 0: // it follows nobody from now on
+			w.ready.Notify()
+		case last(all) == last(behind[first]):
 			address, w.polls = b.addressOf(all, w.request.Mode)
 		}
 		if w.polls {
