@@ -41,7 +41,9 @@ type contender struct {
 	waitingEmitted bool   // the observer was notified of the wait
 	told           string // the last error that the observer was told of; empty once there was an answer
 	toldAt         instant
-	unwatch        bool // the backend has no watch
+	unwatch        bool   // the backend has no watch
+	blocker        uint64 // the fence of the holder that was seen last
+	taken          bool   // others take the lock in turns
 	round          int
 }
 
@@ -288,6 +290,9 @@ func (c *contender) enterQueue(h *hold, rtt time.Duration) {
 		return
 	}
 	q.history.rtt = rtt
+	if c.env.polls.Load() {
+		q.history.seeTurn(h, c.round > 0, c.env.now())
+	}
 	if c.once {
 		q.tries--
 	} else {
@@ -323,6 +328,7 @@ func (c *contender) recordAnswer(err error) {
 	held := errors.Is(err, ErrHeld)
 	if held {
 		c.handoffs = handoffs{}
+		c.seeBlocker(err)
 	}
 	if c.ctx.Err() != nil && !held {
 		err = cmp.Or(c.last, renew.ErrNoAnswer)
@@ -341,6 +347,19 @@ func (c *contender) recordAnswer(err error) {
 	}
 }
 
+// seeBlocker notes whether others take the lock in turns. A refusal that names neither a holder nor a time is of a lock that others
+// have taken and released meanwhile.
+func (c *contender) seeBlocker(err error) {
+	held, fence := &HeldError{}, uint64(0)
+	if errors.As(err, &held) && len(held.Holders) > 0 {
+		fence = held.Holders[0].Fence
+	}
+	if errors.Is(c.last, ErrHeld) && (fence != c.blocker || fence == 0 && held.Retry == 0) {
+		c.taken, c.round = true, 0
+	}
+	c.blocker = fence
+}
+
 // arm arms the watch. It reports whether it did so just now: then another attempt must follow,
 // since the lock may have become free before.
 func (c *contender) arm() bool {
@@ -356,6 +375,7 @@ func (c *contender) arm() bool {
 	watch, err := w.Watch(ctx, c.request(nil))
 	if errors.Is(err, driver.ErrSkip) {
 		c.unwatch = true
+		c.env.polls.Store(true)
 		return false
 	}
 	// From now on a backend that waits natively may take the lock for this Owner.
@@ -388,10 +408,12 @@ func (c *contender) bound() time.Duration {
 	return d
 }
 
+// pollPause returns the pause between two attempts without a signal. Where waiters have no queue, one of a lock that others take in turns
+// makes it the shorter the longer it waits: who has waited for longest is likely to be next.
 func (c *contender) pollPause() time.Duration {
-	poll := c.env.caps.Poll
-	if poll <= 0 {
-		poll = defaultPoll
+	poll := c.env.poll()
+	if c.taken && c.env.caps.QueueingOf(c.s.mode) == driver.QueueNever {
+		return wait.Backoff(c.round/2, max(poll>>min(3, (c.env.now()-c.start)/poll), min(poll, seldom)), poll)
 	}
 	return wait.Backoff(c.round/2, poll, 16*poll)
 }

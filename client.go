@@ -72,6 +72,9 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 	if err := c.fillOptions(); err != nil {
 		return nil, fail("new", "", err)
 	}
+	if _, pushes := b.(driver.Watcher); !pushes {
+		c.polls.Store(true)
+	}
 	c.queues.init(&c.env)
 	c.watchdog = renew.New(renew.Config{Life: c.life, Now: c.now, Renew: b.Renew, Tasks: &c.tasks})
 	c.releaser = release.New(release.Config{Life: c.life, Now: c.now, Release: b.Release, Session: c.endless(), Tasks: &c.tasks, Unanswered: c.releaseUnanswered})

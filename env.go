@@ -30,7 +30,8 @@ type env struct {
 	watchdog *renew.Watchdog
 	releaser *release.Releaser
 	calls    calls
-	tasks    tasks // contenders and background releases
+	tasks    tasks       // contenders and background releases
+	polls    atomic.Bool // of some names at least, waiters have no signal
 
 	// attached has the holds that Attach has made, by Owner, until they end; nil while it makes one.
 	attached sync.Map
@@ -42,6 +43,14 @@ type env struct {
 // now returns the monotonic time since the client was made. Trust in holds is computed in it and in
 // nothing else.
 func (e *env) now() time.Duration { return time.Since(e.base) }
+
+// poll returns the shortest pause of a waiter without a signal.
+func (e *env) poll() time.Duration {
+	if e.caps.Poll > 0 {
+		return e.caps.Poll
+	}
+	return defaultPoll
+}
 
 // endless reports whether holds may outlast their TTL though nobody renews them: those of a session that lives on, and
 // those that end only for others who have watched them.

@@ -298,9 +298,10 @@ const lately, seldom = time.Second, 20 * time.Millisecond
 type history struct {
 	hash     uint64        // of the name
 	refused  instant       // when another process was last seen to hold
-	probed   instant       // when a contender last paused without a reason
+	probed   instant       // when a contender last paused without a reason, or began a series of turns
 	released instant       // when the lock was last given back to the backend
 	rtt      time.Duration // of the last grant
+	fence    uint64        // the last one of that
 }
 
 // firstStep is the first step of a contender, before its first attempt.
@@ -319,6 +320,8 @@ func (past *history) firstStep(e *env, mode Mode, now instant) firstStep {
 	switch {
 	case e.caps.QueueingOf(mode) != driver.QueueNever:
 		return firstStep{arm: contended}
+	case e.polls.Load():
+		return past.stepBack(e.poll(), contended, now)
 	case now-past.released >= time.Millisecond:
 		return firstStep{}
 	case contended:
@@ -327,10 +330,37 @@ func (past *history) firstStep(e *env, mode Mode, now instant) firstStep {
 		return firstStep{}
 	}
 	past.probed = now
-	if _, pushed := e.backend.(driver.Watcher); pushed {
-		return firstStep{pause: 2*past.roundTrip() + 100*time.Microsecond}
+	return firstStep{pause: 2*past.roundTrip() + 100*time.Microsecond}
+}
+
+// stepBack is firstStep where waiters have no signal either. Now and then, and after a short series of turns if another process was
+// seen lately, the lock is left free until a waiter has looked for it (contender.pollPause).
+func (past *history) stepBack(poll time.Duration, contended bool, now instant) firstStep {
+	rest, free := max(poll/4, min(poll, seldom)), now-past.released
+	series := 8 * rest
+	if contended {
+		series = rest / 3
 	}
-	return firstStep{pause: min(2*e.caps.Poll, 2*time.Millisecond)}
+	switch {
+	case free >= rest:
+		past.probed = now
+		return firstStep{}
+	case now-past.probed < series:
+		return firstStep{}
+	}
+	past.probed = now + rest - free
+	return firstStep{pause: rest - free}
+}
+
+// seeTurn notes a grant, for which the contender has waited or not. Where fences are counted, a gap before its own shows that another
+// process was there, though it has never refused this one.
+func (past *history) seeTurn(h *hold, waited bool, now instant) {
+	if past.fence > 0 && h.lease.Fence() != past.fence+1 && h.env.caps.Floor {
+		past.refused = now
+	}
+	if past.fence = h.last; waited {
+		past.probed = now
+	}
 }
 
 func (past *history) roundTrip() time.Duration { return min(past.rtt, 10*time.Millisecond) }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -564,6 +565,58 @@ func TestProcessesShareALock(t *testing.T) {
 			t.Errorf("%.2f attempts for each turn, want 2", perTurn)
 		}
 	})
+}
+
+// Processes that want a lock again and again and can only poll have their share too, and none waits for long.
+func TestProcessesThatPollShareALock(t *testing.T) {
+	for name, open := range map[string]func(r *rig) driver.Backend{
+		"no Watch":          func(r *rig) driver.Backend { return struct{ driver.Backend }{r} },
+		"a Watch of others": func(r *rig) driver.Backend { r.noWatch = true; return r },
+	} {
+		for _, processes := range []int{2, 4, 16} {
+			t.Run(fmt.Sprint(name, " ", processes), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { sharePolled(t, processes, open) })
+			})
+		}
+	}
+}
+
+func sharePolled(t *testing.T, processes int, open func(r *rig) driver.Backend) {
+	store, turns := memlock.NewStore(), make([]int, processes)
+	var longest atomic.Int64
+	var wg sync.WaitGroup
+	end := time.Now().Add(30 * time.Second)
+	for i := range processes {
+		r := &rig{Backend: store.Connect()}
+		r.caps = func(c driver.Caps) driver.Caps {
+			c.Poll = 250 * time.Millisecond
+			return withoutQueue(c)
+		}
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			time.Sleep(2 * time.Millisecond)
+			return next(ctx, req)
+		}
+		r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+			defer time.Sleep(time.Millisecond)
+			return next(ctx, h)
+		}
+		m := client(t, open(r), nil).Mutex("x")
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				began := time.Now()
+				lease := mustLock(t, m)
+				longest.Store(max(longest.Load(), int64(time.Since(began))))
+				turns[i]++
+				time.Sleep(5 * time.Millisecond)
+				mustUnlock(t, lease)
+			}
+		})
+	}
+	wg.Wait()
+	most, fewest := slices.Max(turns), slices.Min(turns)
+	if wait := time.Duration(longest.Load()); most > 3*fewest || wait > 3*time.Second {
+		t.Errorf("%d to %d turns, and one waited for %v", fewest, most, wait)
+	}
 }
 
 // A process that dies while it waits holds up the others no longer than its turn.

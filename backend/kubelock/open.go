@@ -19,11 +19,11 @@ func init() {
 
 // Backend keeps locks in Leases. It is safe for concurrent use.
 type Backend struct {
-	*locks
+	locks
 	leases *store
 }
 
-type locks = record.Backend
+type locks = record.Pushing
 
 // Open connects to the cluster of a URL, whose form is in the package comment. It returns when its API server has answered, ctx
 // has ended, or the URL's timeout has passed. It returns ErrInvalid if the server refuses the login.
@@ -70,5 +70,5 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 		return nil, fmt.Errorf("kubelock: open %s: %w", name, err)
 	}
 	s.life, s.stop = context.WithCancel(context.Background())
-	return &Backend{record.New(s, caps), s}, nil
+	return &Backend{locks{Backend: record.New(s, caps)}, s}, nil
 }

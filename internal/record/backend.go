@@ -12,7 +12,7 @@ import (
 
 var (
 	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Watcher   = (*Backend)(nil)
+	_ driver.Watcher   = Pushing{}
 	_ driver.Inspector = (*Backend)(nil)
 )
 

@@ -31,18 +31,17 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	return b.store.List(ctx, prefix, func(name string, r Record) bool { return r.Holder == "" || yield(name) })
 }
 
-// Watch signals when r.Name has become free, if the store can push. What the store tells is remembered as if it had been
+// Pushing is a Backend of a Store that is a Watcher. A Backend of another one is no driver.Watcher, so that its waiters poll.
+type Pushing struct{ *Backend }
+
+// Watch signals when r.Name has become free. What the store tells is remembered as if it had been
 // read, so that an attempt writes at once, and a hold whose process died ends a TTL after its last renewal.
-func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+func (b Pushing) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.usable(ctx); err != nil {
 		return driver.Watch{}, wrap("watch", r.Name, err)
 	}
-	w, ok := b.store.(Watcher)
-	if !ok {
-		return driver.Watch{}, driver.ErrSkip
-	}
 	ready := wait.NewSignal()
-	stop, err := w.Watch(ctx, r.Name, func(now Record) {
+	stop, err := b.store.(Watcher).Watch(ctx, r.Name, func(now Record) {
 		if s, _ := b.memory.seen.get(r.Name); now.Stamp > s.Stamp { // it may be older than what was read meanwhile
 			b.memory.saw(r.Name, now, b.now())
 		}

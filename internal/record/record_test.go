@@ -237,7 +237,7 @@ func (p *pushing) Watch(_ context.Context, _ string, changed func(Record)) (func
 func TestWatchedRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &pushing{}
-		b, r, next := connect(s), request(), request()
+		b, r, next := Pushing{connect(s)}, request(), request()
 		held := Record{Version: "0", Stamp: 10, Holder: r.Owner, TTL: time.Minute}
 		s.now = held
 		refusal, _ := errors.AsType[*driver.HeldError](expect.Err(b.Acquire(t.Context(), next)))
