@@ -182,7 +182,7 @@ func (b broken) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 func TestStreamedCallsWithAPanic(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	r := start(t, broken{memlock.New()}, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r := start(t, broken{memlock.New()}, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	s := r.upgrade()
 	for name, want := range map[string]httpwire.Kind{"bug": httpwire.Unknown, "x": httpwire.OK} {
 		s.say(1, acquireOf(hold(name, driver.NewOwner())))

@@ -22,6 +22,7 @@ type exchange struct {
 	name string       // of the lock, for the log
 
 	parts   bool // what the request has begun is measured and logged, and not the request
+	waits   bool // it may stay open for as long as the client likes
 	unknown bool // the outcome of the last acquire
 	spent   bool // it has released its Owner
 	queued  bool // an acquire was refused, and has a place in the queue
@@ -93,22 +94,42 @@ func (s *Server) serve(pattern string, enter, f handler, fail func(*exchange, er
 
 // note measures and logs a call.
 func (ex *exchange) note(pattern string, status int, kind httpwire.Kind, began time.Time) {
-	s, now := ex.s, time.Now()
-	took := now.Sub(began)
-	s.metrics.request(pattern, kind, took)
-	if s.o.Log == nil {
+	took := time.Since(began)
+	ex.s.metrics.request(pattern, kind, took)
+	ex.write(pattern, ex.name, status, kind, took)
+}
+
+// write logs a call, or what has become of one hold of a call for many.
+func (ex *exchange) write(pattern, name string, status int, kind httpwire.Kind, took time.Duration) {
+	level, ctx := slog.LevelDebug, ex.context()
+	if ex.event(kind, took) {
+		level = slog.LevelWarn
+	}
+	if ex.s.o.Log == nil || !ex.s.o.Log.Enabled(ctx, level) {
 		return
 	}
-	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // to find out the place in the code would take time
+	line := slog.NewRecord(time.Now(), level, "request", 0) // to find out the place in the code would take time
 	log := ex.log
 	if log == nil {
-		log = s.o.Log.Handler()
+		log = ex.s.o.Log.Handler()
 		line.AddAttrs(ex.who.logged(ex.r)...)
 	}
-	if ctx := ex.context(); log.Enabled(ctx, line.Level) {
-		line.AddAttrs(slog.String("call", pattern), slog.String("lock", ex.name), slog.Int("status", status), slog.String("outcome", string(kind)), slog.Duration("took", took))
-		_ = log.Handle(ctx, line)
+	line.AddAttrs(slog.String("call", pattern), slog.String("lock", name), slog.Int("status", status), slog.String("outcome", string(kind)), slog.Duration("took", took))
+	_ = log.Handle(ctx, line)
+}
+
+// slow is how long a call takes, that does not wait, for an operator to be told.
+const slow = time.Second
+
+// event reports whether an operator should know of a call. What a drain or the client itself has cut short is none.
+func (ex *exchange) event(kind httpwire.Kind, took time.Duration) bool {
+	switch kind {
+	case httpwire.Lost, httpwire.Denied:
+		return true
+	case httpwire.Unknown, httpwire.Unsent:
+		return ex.context().Err() == nil && ex.s.drained.Err() == nil
 	}
+	return took >= slow && !ex.waits
 }
 
 // logged returns what the log says of an identity that makes a request.
@@ -184,6 +205,7 @@ func (ex *exchange) may(r Right, name string) error {
 // drains, and the function to call at the end.
 func (ex *exchange) stream() (context.Context, func(), error) {
 	s, who := ex.s, ex.who.Name // which may be another one at the end
+	ex.waits = true
 	if err := s.quota.open(who, s.o.MaxStreams); err != nil {
 		return nil, nil, err
 	}

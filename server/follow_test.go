@@ -66,7 +66,7 @@ func TestViewersOfEachProtocol(t *testing.T) {
 func TestPanicOfAStep(t *testing.T) {
 	t.Parallel()
 	log := &strings.Builder{}
-	s := must.Get(New(memlock.New(), Options{Log: slog.New(slog.NewTextHandler(log, nil))}))(t)
+	s := must.Get(New(memlock.New(), Options{Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))(t)
 	defer s.drain()
 	e := &events{c: &exchange{s: s, r: httptest.NewRequestWithContext(t.Context(), "GET", "/v1/events", nil)}, step: eventStep{taken: make(chan error)}}
 	err := e.take(func() error { panic("boom") })

@@ -316,6 +316,11 @@ func (ex *exchange) renew() error {
 			lines[at[i]].Detail = err.Error()
 		}
 	}
+	for i, l := range lines {
+		if l.Outcome != httpwire.OK {
+			ex.write(ex.r.Pattern, m.Holds[i].Name, http.StatusOK, l.Outcome, 0)
+		}
+	}
 	return ex.lines(lines)
 }
 

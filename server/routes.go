@@ -130,6 +130,9 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 // released. It returns when all streams have ended or ctx ends. Only then shut a http.Server down: that leaves open pages and
 // connections of calls alone.
 func (s *Server) Drain(ctx context.Context) error {
+	if s.o.Log != nil {
+		s.o.Log.Info("the server drains")
+	}
 	s.begins.Lock()
 	s.drain()
 	s.begins.Unlock()

@@ -99,7 +99,7 @@ func TestWaysToShowWhoCalls(t *testing.T) {
 func TestCertificatesWithoutTokens(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
-	s := serverOf(t, Options{MaxHolds: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := serverOf(t, Options{MaxHolds: 1, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	for _, c := range []struct {
 		who  string
 		want int
@@ -194,7 +194,7 @@ func TestInjection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		s := serverOf(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		s := serverOf(t, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 		const name = "a\r\n\r\nevent: lost\r\ndata: {}\r\n\r\n\u2028</script><script>alert(1)</script>"
 		g := must.Get(s.backend.Acquire(t.Context(), driver.Request{
 			Hold: driver.Hold{Name: name, Owner: ownerB, Mode: driver.Exclusive, TTL: time.Hour}, Meta: map[string]string{"program": name, name: name},
@@ -338,7 +338,7 @@ func TestLongFileOfTokens(t *testing.T) {
 func TestPanicIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	s := serverOf(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := serverOf(t, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	h := s.serve("GET /bug", nil, func(*exchange) error { panic("oh") }, nil)
 	defer func() {
 		if v := recover(); v != "oh" || !strings.Contains(log.String(), `call="GET /bug" panic=oh stack=`) {

@@ -52,7 +52,8 @@ type Options struct {
 	// it by a host name of its own that it lets point there.
 	Hosts []string
 
-	// Log gets a line for each request, without owners and tokens; nil: none.
+	// Log gets a line for each request, without owners and tokens: at slog.LevelWarn for one that is lost, denied, without an
+	// outcome or slow, else at slog.LevelDebug; nil: none.
 	Log *slog.Logger
 
 	// Version is the program's, for GET /v1.

@@ -36,7 +36,7 @@ func start(t *testing.T, b driver.Backend, o Options) *rig {
 	t.Helper()
 	log := &bytes.Buffer{}
 	if o.Log == nil {
-		o.Log = slog.New(slog.NewTextHandler(log, nil))
+		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	s := must.Get(New(b, o))(t)
 	r := &rig{t, s, httptest.NewServer(s), log}

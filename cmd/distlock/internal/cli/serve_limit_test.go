@@ -18,7 +18,7 @@ func renewals(log string) int { return strings.Count(log, `call="POST /v1/renew"
 // Strangers can't use up the files of a server: what is held is renewed, and what is free can be taken.
 func TestServeBesideStrangers(t *testing.T) {
 	t.Parallel()
-	p := command(t, lockFile(t), "serve", "--listen", "127.0.0.1:0", "--drain", "0s")
+	p := command(t, lockFile(t), "serve", "--listen", "127.0.0.1:0", "--drain", "0s", "--access-log")
 	p.Args = append([]string{"sh", "-c", `ulimit -n 256; exec "$0" "$@"`, p.Path}, p.Args[1:]...)
 	p.Path = "/bin/sh"
 	p.begin()

@@ -63,7 +63,7 @@ func TestServeIsKilled(t *testing.T) {
 	first.send(syscall.SIGKILL)
 	first.code()
 	owner := h.Get(httpwire.OwnerHeader)
-	second, call := serveOn(t, url)
+	second, call := serveOn(t, url, "--access-log")
 	if status, text, _ := call("PUT", "/v1/locks/x?ttl=2m", httpwire.OwnerHeader, owner); status != 204 {
 		t.Errorf("renew: %d %s", status, text)
 	}
