@@ -289,7 +289,7 @@ func (c *contender) enterQueue(h *hold, rtt time.Duration) {
 	if q == nil {
 		return
 	}
-	q.history.rtt = rtt
+	q.history.rtt, q.history.waited = rtt, c.waitingEmitted
 	if c.env.polls.Load() {
 		q.history.seeTurn(h, c.round > 0, c.env.now())
 	}
@@ -498,7 +498,7 @@ func (c *contender) enqueue() (*Lease, error) {
 	q := c.queues.queueOf(sh, c.s.name)
 	c.queue = q
 	if !q.contender && q.held == nil && q.waiters.head == nil {
-		if c.s.alone {
+		if c.s.alone || c.s.queued && q.history.waited {
 			q.contender, q.refusal = true, nil
 			c.firstStep = q.history.firstStep(c.env, c.s.mode, c.start)
 			sh.mu.Unlock()
@@ -514,7 +514,7 @@ func (c *contender) enqueue() (*Lease, error) {
 }
 
 // tryThenEnqueue makes one attempt beside the queue, and enters the queue if that is refused: shared
-// holds need no order among themselves.
+// holds need no order among themselves. Where the last one had to wait, this attempt is likely to be one too many.
 func (c *contender) tryThenEnqueue() (*Lease, error) {
 	c.once = true
 	lease, err := c.contend()

@@ -302,6 +302,7 @@ type history struct {
 	released instant       // when the lock was last given back to the backend
 	rtt      time.Duration // of the last grant
 	fence    uint64        // the last one of that
+	waited   bool          // the last grant came after a wait
 }
 
 // firstStep is the first step of a contender, before its first attempt.

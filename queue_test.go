@@ -619,6 +619,62 @@ func sharePolled(t *testing.T, processes int, open func(r *rig) driver.Backend) 
 	}
 }
 
+// A reader that had to wait for writers lately takes its place at once, as a writer does, and makes no attempt before that. Once one gets in at
+// once, those of a process go side by side again.
+func TestReadersTakePlacesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		var rigs [10]*rig
+		var locks [10]*distlock.RWMutex
+		var wg sync.WaitGroup
+		var turns atomic.Int64
+		end := time.Now().Add(time.Second)
+		for i := range rigs {
+			rigs[i] = &rig{Backend: store.Connect()}
+			locks[i] = client(t, rigs[i], nil).RWMutex("x")
+			wg.Go(func() {
+				lock := locks[i].RLock
+				if i < 2 {
+					lock = locks[i].Lock
+				}
+				for time.Now().Before(end) {
+					lease, err := lock(t.Context())
+					must.OK(t, err)
+					turns.Add(1)
+					time.Sleep(time.Millisecond)
+					mustUnlock(t, lease)
+				}
+			})
+		}
+		wg.Wait()
+		attempts := int64(0)
+		for _, r := range rigs {
+			attempts += r.acquires.Load()
+		}
+		if perTurn := float64(attempts) / float64(turns.Load()); perTurn > 2.1 {
+			t.Errorf("%.2f attempts for each turn, want 2", perTurn)
+		}
+
+		last := len(rigs) - 1
+		read := func() {
+			lease, err := locks[last].RLock(t.Context())
+			must.OK(t, err)
+			mustUnlock(t, lease)
+		}
+		read()
+		rigs[last].acquire = func(ctx context.Context, r driver.Request, next acquirer) (driver.Grant, error) {
+			time.Sleep(time.Millisecond)
+			return next(ctx, r)
+		}
+		start := time.Now()
+		for range 10 {
+			wg.Go(read)
+		}
+		wg.Wait()
+		expect.Equal(t, time.Since(start), time.Millisecond, "10 readers of a process")
+	})
+}
+
 // A process that dies while it waits holds up the others no longer than its turn.
 func TestDeadProcessLosesItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

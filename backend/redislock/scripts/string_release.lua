@@ -21,9 +21,8 @@ if ends and tonumber(ends) > now then -- its owner may have a place behind one t
     return 1
   end
   local last = redis.call('ZRANGE', KEYS[2], -2, -1, 'WITHSCORES') -- of others: the one before ours, if ours is the last
-  last = last[3] == ARGV[1] and last[2] or last[4]
-  for at = 1, 3 do
-    redis.call('PEXPIREAT', KEYS[at], last)
+  for at = 1, last[3] == ARGV[1] and 3 or 0 do
+    redis.call('PEXPIREAT', KEYS[at], last[2])
   end
   redis.call('HDEL', KEYS[3], ARGV[1])
   redis.call('ZREM', KEYS[2], ARGV[1]) -- last: if anything is refused, it is done when the release is repeated
