@@ -15,8 +15,7 @@ import (
 
 // Bounds of the waiting loop.
 const (
-	maxWait     = time.Second           // a wait for a signal ends after about this long
-	minRetry    = 50 * time.Millisecond // HeldError.Retry is not trusted below
+	maxWait     = time.Second // the longest pause after an unknown answer
 	defaultPoll = 10 * time.Millisecond
 	firstPause  = 20 * time.Millisecond // after an unknown answer, doubling to maxWait
 )
@@ -393,19 +392,14 @@ func (c *contender) bound() time.Duration {
 	if !errors.As(c.last, &held) {
 		return wait.Jitter(wait.Backoff(c.round, firstPause, min(maxWait, c.s.terms.TTL/3)))
 	}
-	d := maxWait
+	var poll, place time.Duration
 	if c.watch == nil {
-		d = c.pollPause()
+		poll = c.pollPause()
 	}
-	if c.takesPlace() {
-		// The place in the queue lives for a TTL after the last attempt.
-		d = min(d, c.s.terms.TTL/5)
+	if c.takesPlace() && !c.env.caps.Session {
+		place = c.s.terms.TTL
 	}
-	d = wait.Jitter(d)
-	if held.Retry > 0 {
-		d = min(d, max(min(held.Retry, d), minRetry)+time.Millisecond)
-	}
-	return d
+	return wait.Refused(held, poll, place)
 }
 
 // pollPause returns the pause between two attempts without a signal. Where waiters have no queue, one of a lock that others take in turns

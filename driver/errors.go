@@ -48,6 +48,11 @@ type HeldError struct {
 	// holder's TTL, or of a dead place in the queue. 0: not known.
 	Retry time.Duration
 
+	// Signaled says that nothing else lets the request in but what an armed Watch of the Owner tells by Ready, so that it need
+	// not be tried again before that, except to keep its place: only holders are in the way, or others whose end is told too. Ready
+	// also fires when something may have been missed. A message that its sender did not live to send is not told.
+	Signaled bool
+
 	// Holders are those in the way, as far as the attempt has found out.
 	Holders []Holder
 }

@@ -46,6 +46,20 @@ func muteRelease(which func(*patched, driver.Hold) bool) func(*lab, *patched) {
 	}
 }
 
+// refusals changes the answer to a refused attempt.
+func refusals(change func(*patched, driver.Request, *driver.HeldError)) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if held := (*driver.HeldError)(nil); errors.As(err, &held) {
+				change(p, r, held)
+			}
+			return g, err
+		}
+	}
+}
+
 // takesLater makes a watch take the lock as soon as it is free, closed or not.
 func takesLater(l *lab, p *patched) {
 	watch := p.watch
@@ -185,6 +199,19 @@ var watchMutants = []mutant{{
 		}
 		return nil
 	}),
+}, {
+	"who was refused misses the next signal", "watch/signaled",
+	refusals(func(p *patched, r driver.Request, _ *driver.HeldError) { p.mute(r.Name) }),
+}, {
+	"a refusal says when the last hold ends", "watch/signaled-retry",
+	refusals(func(_ *patched, _ driver.Request, held *driver.HeldError) {
+		for _, h := range held.Holders {
+			held.Retry = max(held.Retry, h.Left)
+		}
+	}),
+}, {
+	"all that wait are said to be signalled", "watch/signaled-behind",
+	refusals(func(_ *patched, _ driver.Request, held *driver.HeldError) { held.Signaled = true }),
 }, {
 	"what happened during a break is not signalled", "cut/watch",
 	func(_ *lab, p *patched) { p.deaf = true },

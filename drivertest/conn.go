@@ -384,6 +384,29 @@ func (w armedWatch) wantSignal(rule string) {
 	}
 }
 
+// isTold makes r wait. If the refusal says Signaled, r must be granted behind what happens, tried again only as that allows.
+func (c *conn) isTold(r driver.Request, happen func()) {
+	w := c.watch(r)
+	held := c.refused(r, "a lock has one holder at a time")
+	w.drain()
+	happen()
+	for late := time.After(c.TTL + c.Slack); held.Signaled && !c.over(); {
+		select {
+		case <-w.Ready:
+		case <-time.After(cmp.Or(held.Retry, c.Timeout)):
+		case <-late:
+			c.broke("a refusal that says Signaled is followed by a signal: there was none on connection %s, and HeldError.Retry was %v", c.label, held.Retry)
+			return
+		}
+		g, err := c.acquire(r)
+		if err == nil {
+			c.judge(r, g)
+			return
+		}
+		held = c.heldError(g, err, "an attempt is granted or refused")
+	}
+}
+
 // drain drops a pending signal, and reports whether there was one.
 func (w armedWatch) drain() bool {
 	select {

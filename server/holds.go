@@ -102,10 +102,19 @@ func (ex *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dur
 		err = driver.Spent(err) // however the wait has ended
 	}
 	if err != nil {
-		return httpwire.Grant{}, err
+		return httpwire.Grant{}, ex.untold(r.Owner, err)
 	}
 	ex.s.seen.Granted(r, g, arrived, began)
 	return httpwire.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Down(g.TTL), Waited: httpwire.Down(began.Sub(arrived))}, nil
+}
+
+// untold returns a refusal that says so if it comes from another server than that of the Owner's stream, which is not told of it.
+func (ex *exchange) untold(owner string, err error) error {
+	var held *driver.HeldError
+	if _, watched := ex.s.watched.Load(owner); !watched && errors.As(err, &held) {
+		held.Signaled = false
+	}
+	return err
 }
 
 // count counts what an acquire has led to. A repeated acquire shortens no hold, and not every backend shortens a place.
@@ -143,9 +152,6 @@ func (ex *exchange) attempt(r driver.Request, queue bool) (began time.Time, g dr
 	ex.s.metrics.backend("acquire", err, time.Since(began))
 	return began, g, err
 }
-
-// pollTime is how long a wait relies on its watch: nothing is pushed when time alone frees a lock.
-const pollTime = time.Second
 
 // waitFor makes attempts until one is granted, until the client's maxWait or the request ends, or until the
 // client makes another call for the same Owner. It returns the last refusal then. An attempt that has released its Owner
@@ -230,18 +236,16 @@ func (ex *exchange) arm(ctx context.Context, r driver.Request) (ready <-chan str
 
 // pause returns for how long a waiter waits for its next attempt, which also keeps its place in the queue for a TTL.
 func (ex *exchange) pause(watched bool, refused error, ttl time.Duration) time.Duration {
-	var held *driver.HeldError
-	d := pollTime
-	if errors.As(refused, &held) && held.Retry > 0 {
-		d = min(d, held.Retry)
-	}
+	held := &driver.HeldError{}
+	errors.As(refused, &held)
+	var poll time.Duration
 	if !watched {
-		d = min(d, wait.Jitter(10*max(ex.s.caps.Poll, 10*time.Millisecond)))
+		poll = 10 * max(ex.s.caps.Poll, 10*time.Millisecond)
 	}
-	if ex.queued {
-		d = min(d, ttl/5)
+	if !ex.queued {
+		ttl = 0
 	}
-	return max(d, time.Millisecond)
+	return wait.Refused(held, poll, ttl)
 }
 
 // watch signals when an attempt may succeed. The stream ends with the request, or when the server drains.
@@ -273,6 +277,8 @@ func (ex *exchange) watch() error {
 		return err
 	}
 	defer armed.Close()
+	ex.s.watched.Store(r.Owner, ex)
+	defer ex.s.watched.CompareAndDelete(r.Owner, ex)
 	e := ex.events()
 	return e.forward(ctx, httpwire.EventArmed, armed.Ready, func() error {
 		if err := ex.may(Lock, r.Name); err != nil {

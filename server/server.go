@@ -90,6 +90,7 @@ type Server struct {
 
 	ownerCalls  ownerCalls
 	released    releasedOwners
+	watched     sync.Map // by owner: the exchange that is its stream of signals
 	subscribers subscribers
 	quota       quota
 	connections connections

@@ -169,6 +169,7 @@ func (a *attempt) wait(ctx context.Context, o *ownerState, q lockQueue, i int, a
 	}
 	a.b.owners.setBlocker(o, ahead, by, answer.Revision)
 	refusal := a.refusal(ctx, q)
+	refusal.Signaled = a.Queue && !slices.ContainsFunc(ahead, func(k lockKey) bool { return k.Later }) // the turn of a dead one passes silently
 	if err := a.b.secure(ctx, o, a.start, a.TTL, answer.RaftTerm); err != nil {
 		return driver.Grant{}, err
 	}
@@ -328,7 +329,7 @@ func (a *attempt) granted(ctx context.Context, o *ownerState, kept <-chan struct
 
 // refusal says who holds, and when the turn of a free lock is over. It deletes the places whose turn is over now. A waiter that is
 // granted writes its key, so the deletion can't hit a hold.
-func (a *attempt) refusal(ctx context.Context, q lockQueue) error {
+func (a *attempt) refusal(ctx context.Context, q lockQueue) *driver.HeldError {
 	over, rest, left := a.b.turns.over(q)
 	if len(over) > 0 {
 		var deletions []clientv3.Op

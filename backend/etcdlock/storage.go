@@ -174,7 +174,7 @@ func (k *lockKey) shares(first *lockKey, before int) bool {
 }
 
 // heldError returns the refusal that names the holders.
-func (q lockQueue) heldError(retry time.Duration) error {
+func (q lockQueue) heldError(retry time.Duration) *driver.HeldError {
 	e := &driver.HeldError{Retry: retry}
 	for i := range q.holderCount() {
 		e.Holders = append(e.Holders, q[i].holder())

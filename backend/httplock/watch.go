@@ -79,7 +79,8 @@ func (w *watch) forward(s *stream) {
 	}
 }
 
-// reopen returns a new stream, or nil once the watch is closed.
+// reopen returns a new stream, or nil once the watch is closed. It signals while there is none: the answer to the next attempt tells
+// the core to rely on none.
 func (w *watch) reopen() *stream {
 	for try := 0; wait.Sleep(w.life, wait.Jitter(wait.Backoff(try, reopenPause, maxReopenPause))) == nil; try++ {
 		ctx, cancel := context.WithTimeout(w.life, maxReopenPause)
@@ -88,6 +89,7 @@ func (w *watch) reopen() *stream {
 		if err == nil {
 			return s
 		}
+		w.ready.Notify()
 	}
 	return nil
 }

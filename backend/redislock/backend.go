@@ -175,9 +175,9 @@ func (s *scripted) outcome(r driver.Request, reply any) (driver.Grant, error) {
 	}
 	list, _ := reply.([]any)
 	if len(list) == 1 {
-		list = append(list, nil)
+		list = append(list, nil, int64(0))
 	}
-	if len(list) != 2 {
+	if len(list) != 3 {
 		return driver.Grant{}, redisconn.ErrUnexpected
 	}
 	left, isNumber := list[0].(int64)
@@ -185,10 +185,13 @@ func (s *scripted) outcome(r driver.Request, reply any) (driver.Grant, error) {
 	if !isNumber || !ok && list[1] != nil {
 		return driver.Grant{}, redisconn.ErrUnexpected
 	}
-	if _, _, shared := layouts.Shared(value); shared || !ok {
-		return driver.Grant{}, layouts.Held(left)
+	held := layouts.Held(left)
+	held.Signaled = list[2] == int64(1)
+	if _, _, shared := layouts.Shared(value); !shared && ok {
+		h := s.layout.StringHolder(value, 0, left)
+		held.Holders, held.Signaled = []driver.Holder{h}, held.Signaled && !h.Foreign // others publish nothing
 	}
-	return driver.Grant{}, layouts.Held(left, s.layout.StringHolder(value, 0, left))
+	return driver.Grant{}, held
 }
 
 // Release ends a hold, in one round trip. An abandoned attempt of its Owner, which may be on its way through another connection, does

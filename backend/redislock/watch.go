@@ -22,7 +22,7 @@ import (
 // In the layout "redisson" each has a channel of its own, since Java publishes there, and waits on the
 // lock's channel too, where Java's locks that are not fair publish.
 //
-// All watches are woken once a lost connection is back, since messages may have been missed. A hold
+// All watches are woken while a lost connection is not back, and once it is, since messages may have been missed. A hold
 // that ends by its TTL publishes nothing: HeldError.Retry says when it ends.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.check(r.Hold); err != nil {
@@ -224,11 +224,14 @@ func (c *releaseChannel) Received(message string) {
 	}
 }
 
-// Failed fails the waiters that are not armed yet.
+// Failed fails the waiters that are not armed yet. The others miss messages.
 func (c *releaseChannel) Failed(err error) {
 	c.n.mu.Lock()
 	defer c.n.mu.Unlock()
 	for _, w := range c.waiters {
+		if w.isArmed {
+			w.wake()
+		}
 		w.arm(err)
 	}
 }

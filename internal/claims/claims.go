@@ -80,21 +80,19 @@ func order(a, b Claim) int {
 func (l *Lock) Sort() { slices.SortFunc(l.Claims, order) }
 
 // Expire removes the claims that have ended, and returns their number. A place that has ended is the end of its client, as
-// far as others can tell: the client's other places of that time live for TurnLife more, unless they are asked for again. It
-// returns these, too.
+// far as others can tell: the client's places of that time behind it, which ask again soon, live for TurnLife more, unless they
+// do. It returns these, too.
 func (l *Lock) Expire(now int64) (ended int, sooner []Claim) {
-	var gone map[string]int64 // when each such client's last place ended
+	var gone map[string]int64 // when the last place of each such client ended that is ahead
 	for i := range l.Claims {
-		if c := &l.Claims[i]; c.Until <= now && !c.Holds() && c.client() != "" {
+		c := &l.Claims[i]
+		switch at := gone[c.client()]; {
+		case c.Until <= now && !c.Holds() && c.client() != "":
 			if gone == nil {
 				gone = map[string]int64{}
 			}
-			gone[c.client()] = max(gone[c.client()], c.Until)
-		}
-	}
-	for i := 0; gone != nil && i < len(l.Claims); i++ {
-		c := &l.Claims[i]
-		if at := gone[c.client()]; c.Since < at && c.endBy(at+int64(driver.TurnLife)) {
+			gone[c.client()] = max(at, c.Until)
+		case c.Since < at && c.endBy(at+int64(driver.TurnLife)):
 			sooner = append(sooner, *c)
 		}
 	}

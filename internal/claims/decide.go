@@ -138,9 +138,11 @@ func (l *Lock) Blockers(r *driver.Request) []*Claim {
 // maxNamed bounds the holders that a refusal names: one of ten thousand permits stays cheap to try.
 const maxNamed = 64
 
-// refusal returns the error for a request that the claims ahead block. It names the holders, or without any the queue.
+// refusal returns the error for a request that the claims ahead block. It names the holders, or without any the queue. Who is first
+// in the queue is told when it is let in; behind it nobody is, if the first has died: its turn passes silently.
 func (l *Lock) refusal(r *driver.Request, now int64) *driver.HeldError {
-	e := &driver.HeldError{}
+	place := l.FirstPlace()
+	e := &driver.HeldError{Signaled: r.Queue && (place == nil || place.Owner == r.Owner)}
 	first, held := int64(Forever), false
 	for c := range l.ahead(r) {
 		first, held = min(first, c.Until), held || c.Holds()

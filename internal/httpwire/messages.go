@@ -234,7 +234,11 @@ type Problem struct {
 	Kind    Kind     `json:"distlock"`
 	Retry   int64    `json:"retry_ms,omitempty"` // held: when the passing of time alone may help
 	Holders []Holder `json:"holders,omitempty"`
-	Spent   bool     `json:"spent,omitempty"` // the attempt has released its owner: another one needs a fresh owner
+
+	// Signaled: held, and the client's stream of POST /v1/watch tells of all else that may help.
+	Signaled bool `json:"signaled,omitempty"`
+
+	Spent bool `json:"spent,omitempty"` // the attempt has released its owner: another one needs a fresh owner
 }
 
 // status are the status codes of the kinds.
@@ -271,7 +275,7 @@ func ProblemOf(err error) Problem {
 	}
 	var held *driver.HeldError
 	if errors.As(err, &held) {
-		p.Retry = Up(held.Retry)
+		p.Retry, p.Signaled = Up(held.Retry), held.Signaled
 		p.Holders = FromHolders(held.Holders, false)
 	}
 	p.Title = http.StatusText(p.Status)
@@ -309,7 +313,7 @@ func (k Kind) Err(detail string) error {
 func (p Problem) Err() error {
 	err := p.Kind.Err(p.Detail)
 	if p.Kind == Held {
-		err = &driver.HeldError{Retry: Duration(p.Retry), Holders: ToHolders(p.Holders)}
+		err = &driver.HeldError{Retry: Duration(p.Retry), Signaled: p.Signaled, Holders: ToHolders(p.Holders)}
 	}
 	if p.Spent {
 		err = driver.Spent(err)

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/distlock/distlock/driver"
 )
 
 // Sleep waits for d. It returns the error of ctx if that ends first.
@@ -35,6 +37,38 @@ func Backoff(try int, base, limit time.Duration) time.Duration {
 		d = base << try
 	}
 	return max(d, time.Microsecond)
+}
+
+// Bounds of the time between two attempts.
+const (
+	maxPause = time.Second           // of a waiter who may not be told
+	maxDeaf  = 10 * time.Second      // of one who is told: a message may be lost with its sender
+	minRetry = 50 * time.Millisecond // HeldError.Retry is not trusted below
+)
+
+// Refused returns for how long a waiter waits for a signal that was refused. poll is for one without a watch; 0: there is one. place is
+// the TTL of a place in a queue, which lives for so long after the last attempt; 0: none has to be kept.
+func Refused(held *driver.HeldError, poll, place time.Duration) time.Duration {
+	signaled := poll == 0 && held.Signaled
+	d, attempts := maxPause, time.Duration(5)
+	switch {
+	case signaled:
+		d, attempts = maxDeaf, 3
+	case poll > 0:
+		d = poll
+	}
+	if place > 0 {
+		d = min(d, place/attempts)
+	}
+	if signaled {
+		d -= rand.N(d/4 + 1)
+	} else {
+		d = Jitter(d)
+	}
+	if held.Retry > 0 {
+		d = min(d, max(min(held.Retry, d), minRetry)+time.Millisecond)
+	}
+	return d
 }
 
 // Signal notifies one goroutine, which receives from it. Notifications that have not been received

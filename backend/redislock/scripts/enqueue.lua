@@ -61,7 +61,8 @@ end
 
 -- refuse decides about a lock that is held for another left ms, as PTTL says: nil
 -- lets who in, and ends its ticket. Otherwise it enqueues who for ttl, if who wants that, and
--- returns after how many ms a retry may succeed.
+-- returns after how many ms a retry may succeed, and whether a message tells of all else: behind another waiter none does, whose
+-- turn may pass.
 local function refuse(who, left, wants, ttl)
   if not wants and redis.call('EXISTS', queue) == 0 then
     return left
@@ -83,5 +84,5 @@ local function refuse(who, left, wants, ttl)
   if first and first ~= who and (left < 0 or ends - now < left) then
     left = ends - now
   end
-  return left
+  return left, wants and (not first or first == who)
 end

@@ -20,9 +20,10 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
     sweep(clock())
     ttl = math.max(ttl, left)
   else
-    left = refuse(ARGV[1], left, ARGV[4] == '1', tonumber(ARGV[2]))
+    local told
+    left, told = refuse(ARGV[1], left, ARGV[4] == '1', tonumber(ARGV[2]))
     if left then
-      return {left}
+      return {left, false, told and 1 or 0}
     end
   end
 end

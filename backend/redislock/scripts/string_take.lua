@@ -90,9 +90,11 @@ if value and not isLockString(value, left) then
 end
 if held and isPermit(held) then
   room = holders and room - count() or 0
-  if held == kind and left >= 0 then
-    left = (redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or now + left) - now
-  end
+end
+local known = held == 'x' -- when the first hold ends
+if held and not known and left >= 0 and #KEYS == 6 then -- the marker ends with the last one, or sooner if that is released
+  left = (redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or now + left) - now
+  known = true
 end
 local first, ends = sweep(now)
 first = switch(place, first)
@@ -120,11 +122,13 @@ for _, who in ipairs(ready(held, room, first)) do
     ends = who == first and now + turnLife or ends
   end
 end
+local told = 0
 if ARGV[3] == '1' and not reads(held, now) then
   enqueue(place, first, tonumber(ARGV[2]), now)
+  told = known and (not first or first == place) and 1 or 0 -- behind another nobody is, whose turn may pass
 end
 value = value and drawn(value, KEYS[#KEYS], now, left)
 if first and first ~= place and (left < 0 or ends - now < left) then
   left = ends - now
 end
-return {left, value}
+return {left, value, told}
