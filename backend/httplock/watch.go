@@ -54,11 +54,12 @@ func (w *watch) open(ctx context.Context) (*stream, error) {
 }
 
 // run signals until the watch is closed. A stream that breaks is opened again, and a signal follows: the
-// broken one may have missed something. Until then the core makes attempts of its own.
+// broken one may have missed something. If that takes a while a signal comes before: the answer to the next attempt says that there is
+// no stream, so that the core makes attempts of its own.
 func (w *watch) run(s *stream) {
 	for s != nil {
 		w.forward(s)
-		s = w.reopen()
+		s = w.reopen(s.from != nil)
 		if s != nil {
 			w.ready.Notify()
 		}
@@ -79,9 +80,8 @@ func (w *watch) forward(s *stream) {
 	}
 }
 
-// reopen returns a new stream, or nil once the watch is closed. It signals while there is none: the answer to the next attempt tells
-// the core to rely on none.
-func (w *watch) reopen() *stream {
+// reopen returns a new stream, or nil once the watch is closed.
+func (w *watch) reopen(broke bool) *stream {
 	for try := 0; wait.Sleep(w.life, wait.Jitter(wait.Backoff(try, reopenPause, maxReopenPause))) == nil; try++ {
 		ctx, cancel := context.WithTimeout(w.life, maxReopenPause)
 		s, err := w.open(ctx)
@@ -89,7 +89,9 @@ func (w *watch) reopen() *stream {
 		if err == nil {
 			return s
 		}
-		w.ready.Notify()
+		if broke && try == 0 {
+			w.ready.Notify()
+		}
 	}
 	return nil
 }

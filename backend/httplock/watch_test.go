@@ -84,8 +84,15 @@ func TestWatchIsArmedLater(t *testing.T) {
 		t.Error("a signal, and no server has room")
 	default:
 	}
-	two.answer("/v1/watch", nil)
+	end := make(chan string)
+	two.answer("/v1/watch", func(w http.ResponseWriter, r *http.Request) {
+		two.mark(w)
+		two.events(w, r, httpwire.EventArmed, end)
+	})
 	wantSignal(t, w, "there is room")
+	two.answer("/v1/watch", two.problem(httpwire.Unsent))
+	close(end)
+	wantSignal(t, w, "the stream has broken, and no server has room")
 	w.Close()
 	for _, f := range []*fake{one, two} {
 		f.Close()
