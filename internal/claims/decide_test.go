@@ -197,14 +197,21 @@ func TestRefusal(t *testing.T) {
 	for _, c := range []struct {
 		lock, owner, named string
 		retry              int
+		signaled           bool
 	}{
-		{"x5", "x9", "x5", 5},
-		{"x5 | x3", "x9", "x5", 3},
-		{"r4 r8 r6", "w9", "r4 r8 r6", 4},
-		{"r4 | w8", "r9", "w8", 8},
-		{"c6 c3 | c5", "c9", "c6 c3", 3},
-		{"x6 | c3", "c9", "x6", 3},
-		{"c6 | x3", "c9", "c6", 3},
+		{"x5", "x9", "x5", 5, true},
+		{"x5 | x9", "x9", "x5", 5, true},
+		{"x5 | x3", "x9", "x5", 3, false},
+		{"x5 | x3 x9", "x9", "x5", 3, false},
+		{"x5 | x9 x3", "x9", "x5", 5, true},
+		{"r4 r8 r6", "w9", "r4 r8 r6", 4, true},
+		{"r4 | w8", "r9", "w8", 8, false},
+		{"w4 | r8 r9", "r9", "w4", 4, false},
+		{"| x3", "x9", "x3", 3, false},
+		{"c6 c3", "c9", "c6 c3", 3, true},
+		{"c6 c3 | c5", "c9", "c6 c3", 3, false},
+		{"x6 | c3", "c9", "x6", 3, false},
+		{"c6 | x3", "c9", "c6", 3, false},
 	} {
 		l, r := lockOf(c.lock), requestOf(c.owner)
 		held := l.refusal(&r, now)
@@ -214,6 +221,10 @@ func TestRefusal(t *testing.T) {
 		}
 		if got := strings.Join(named, " "); got != c.named || held.Retry != time.Duration(c.retry)*time.Second {
 			t.Errorf("%s in %q: %q, retry after %v", c.owner, c.lock, got, held.Retry)
+		}
+		r.Queue = false
+		if held.Signaled != c.signaled || l.refusal(&r, now).Signaled {
+			t.Errorf("%s in %q is signalled: %v; without a place: %v", c.owner, c.lock, held.Signaled, l.refusal(&r, now).Signaled)
 		}
 	}
 	many := &Lock{Kind: driver.Counted, Limit: 10_000}
@@ -290,15 +301,15 @@ func TestTurnsTogether(t *testing.T) {
 }
 
 // A place that ends takes the others of its client with it two turns later at most, but not those that were asked for again,
-// that came later, or of other clients.
+// that are ahead of it, and may not be asked for again so soon, that came later, or of other clients.
 func TestEndOfAClient(t *testing.T) {
 	one, two := driver.NewOwners(), driver.NewOwners()
 	far, seconds := now+int64(time.Hour), int64(time.Second)
 	place := func(owner string, since, until int64) Claim {
 		return Claim{Owner: owner, Mode: driver.Exclusive, Place: since, Since: since, Until: until}
 	}
-	dead, mate, late, other := one.New(), one.New(), one.New(), two.New()
-	l := &Lock{Claims: []Claim{place(dead, 1, now), place(mate, 2, far), place(other, 3, far), place(late, now+1, far)}}
+	ahead, dead, mate, late, other := one.New(), one.New(), one.New(), one.New(), two.New()
+	l := &Lock{Claims: []Claim{place(ahead, 0, far), place(dead, 1, now), place(mate, 2, far), place(other, 3, far), place(late, now+1, far)}}
 	if ended, sooner := l.Expire(now + seconds); ended != 1 || len(sooner) != 1 || sooner[0].Owner != mate || sooner[0].Until != now+int64(driver.TurnLife) {
 		t.Fatalf("%d ended; sooner: %+v", ended, sooner)
 	}
@@ -308,7 +319,7 @@ func TestEndOfAClient(t *testing.T) {
 	if d := l.Acquire(&r, Claim{Fence: 100}, now+seconds); d.Err == nil || !d.Own {
 		t.Fatalf("asked again: %+v", d)
 	}
-	if ended, sooner := l.Expire(now + 3*seconds); ended != 0 || len(sooner) != 0 || l.Claim(other).Until != far || l.Claim(late).Until != far {
+	if ended, sooner := l.Expire(now + 3*seconds); ended != 0 || len(sooner) != 0 || l.Claim(ahead).Until != far || l.Claim(other).Until != far || l.Claim(late).Until != far {
 		t.Errorf("%d ended; sooner: %+v; then %+v", ended, sooner, l.Claims)
 	}
 }
