@@ -46,6 +46,11 @@ const (
 	minRetry = 50 * time.Millisecond // HeldError.Retry is not trusted below
 )
 
+// Waiters of a process that try again seldom do so at the same time, as far as that is no burden: one message for many costs half as much.
+const grid = 100 * time.Millisecond
+
+var began = time.Now()
+
 // Refused returns for how long a waiter waits for a signal that was refused. poll is for one without a watch; 0: there is one. place is
 // the TTL of a place in a queue, which lives for so long after the last attempt; 0: none has to be kept.
 func Refused(held *driver.HeldError, poll, place time.Duration) time.Duration {
@@ -61,7 +66,10 @@ func Refused(held *driver.HeldError, poll, place time.Duration) time.Duration {
 		d = min(d, place/attempts)
 	}
 	if signaled {
-		d -= rand.N(d/4 + 1)
+		d -= rand.N(d/8 + 1)
+		if d > time.Second {
+			d -= (time.Since(began) + d) % grid
+		}
 	} else {
 		d = Jitter(d)
 	}

@@ -332,6 +332,11 @@ func inGroups(sharded bool, names []string, send func(names []string) error) err
 
 // reassign gives away the channels whose key another server has now.
 func (s *subscriber) reassign() {
+	ctx, cancel := context.WithTimeout(s.all.ctx, checkInterval)
+	defer cancel()
+	if at, err := s.all.client.At(ctx, ""); !s.all.client.Slotted() && (err != nil || at == s.server) {
+		return // it has all keys
+	}
 	s.all.mu.Lock()
 	keys := map[string]string{}
 	for name, c := range s.channels {
@@ -339,9 +344,7 @@ func (s *subscriber) reassign() {
 	}
 	s.all.mu.Unlock()
 	for name, key := range keys {
-		ctx, cancel := context.WithTimeout(s.all.ctx, checkInterval)
 		at, err := s.all.client.At(ctx, key)
-		cancel()
 		if err != nil || at == s.server {
 			continue
 		}
