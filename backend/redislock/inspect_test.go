@@ -236,8 +236,8 @@ func TestTokensOfOthersHold(t *testing.T) {
 				c.Set(bg, b.layout.Prefix+r.Name, token.value, token.ttl)
 				_, err := b.Acquire(t.Context(), r)
 				held := (*driver.HeldError)(nil)
-				if !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign {
-					t.Errorf("%s: %#v, want it held by a foreign holder", library, err)
+				if !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign || held.Signaled {
+					t.Errorf("%s: %#v, want it held by a foreign holder, whose end nobody tells", library, err)
 				}
 				info, err := b.Inspect(t.Context(), r.Name)
 				if err != nil || len(info.Holders) != 1 || !info.Holders[0].Foreign || info.Holders[0].Owner != token.value {

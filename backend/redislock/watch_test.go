@@ -11,6 +11,8 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/layouts"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
+	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -323,5 +325,47 @@ func TestClusterRenewsWhatItCan(t *testing.T) {
 	}
 	if unclear == 0 || renewed+unclear < len(holds) {
 		t.Errorf("of %d leases %d were renewed, and %d are on the frozen server", len(holds), renewed, unclear)
+	}
+}
+
+// The first in the queue of a lock of ours is told of all that lets it in, and others are not: who is before them may be dead, and other programs
+// publish nothing. RSpinLock writes a hash as RLock does.
+func TestWhoIsSignaled(t *testing.T) {
+	for name, b := range foreignRigs(t) {
+		for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
+			if b.caps.QueueingOf(driver.Exclusive) == driver.QueueNever || !b.caps.Modes.Has(mode) {
+				continue
+			}
+			held := request("", mode)
+			held.Limit = 1
+			if b.layout.Redisson && mode != driver.Exclusive {
+				continue // without a queue
+			}
+			must.Get(b.Acquire(t.Context(), held))(t)
+			for place, want := range []bool{true, false} {
+				r := held
+				r.Owner, r.Queue = driver.NewOwner(), true
+				for range 2 {
+					if got := locktest.Held(t, b, r); got.Signaled != want {
+						t.Errorf("%s, %v, place %d: signalled: %v", name, mode, place, got.Signaled)
+					}
+				}
+				r.Owner, r.Queue = driver.NewOwner(), false
+				if got := locktest.Held(t, b, r); got.Signaled {
+					t.Errorf("%s, %v: signalled without a place", name, mode)
+				}
+			}
+		}
+		if !b.layout.Redisson {
+			continue
+		}
+		r := request("", driver.Exclusive)
+		r.Queue = true
+		c := raw(t, testserver.SharedRedis(t).Addr())
+		c.HSet(bg, b.layout.Prefix+r.Name, driver.NewOwner()+":1", 1)
+		c.PExpire(bg, b.layout.Prefix+r.Name, time.Minute)
+		if got := locktest.Held(t, b, r); got.Signaled {
+			t.Error("signalled of the end of Java's lock, which may be an RSpinLock")
+		}
 	}
 }

@@ -22,8 +22,9 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   else
     local told
     left, told = refuse(ARGV[1], left, ARGV[4] == '1', tonumber(ARGV[2]))
-    if left then
-      return {left, false, told and 1 or 0}
+    if left then -- RSpinLock writes what RLock does, and publishes nothing: only our holds are known to
+      local holder = told and string.sub(call('HKEYS', KEYS[1])[1] or '', 1, 36)
+      return {left, false, holder and call('EXISTS', string.sub(KEYS[2], 1, -46) .. holder .. ':distlock') or 0}
     end
   end
 end
