@@ -239,3 +239,26 @@ func TestSimpleAcquireLeavesNothing(t *testing.T) {
 		t.Errorf("after a grant for an owner that the client has made: %+v, %v, %d releases", info, err, b.releases)
 	}
 }
+
+// A refusal says that the client's stream tells of all that helps only if this server has that stream.
+func TestWhoIsSignaled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := serverOf(t, Options{})
+		answers(t, s, 200, "POST", "/v1/acquire", hold("x", ownerA))
+		queued := strings.Replace(hold("x", ownerB), "{", `{"queue":true,`, 1)
+		told := func() bool {
+			w := bare(t.Context(), s, "POST", "/v1/acquire", queued)
+			expect.Equal(t, w.Code, 423, w.Body)
+			return strings.Contains(w.Body.String(), `"signaled":true`)
+		}
+		expect.Equal(t, told(), false, "without a stream")
+		ctx, end := context.WithCancel(t.Context())
+		go bare(ctx, s, "POST", "/v1/watch", queued)
+		synctest.Wait()
+		expect.Equal(t, told(), true, "with one")
+		end()
+		synctest.Wait()
+		expect.Equal(t, told(), false, "after its end")
+	})
+}

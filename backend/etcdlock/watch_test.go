@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -284,5 +285,22 @@ func TestClientThatWasClosed(t *testing.T) {
 	b.Close()
 	if took := time.Since(start); took > testTimeout {
 		t.Errorf("Close took %v, which waits for %v", took, closeTimeout)
+	}
+}
+
+// Who is behind holders only is said to be told of all that lets it in. Behind a place nobody is.
+func TestWhoIsSignaled(t *testing.T) {
+	b := openAt(t, testserver.SharedEtcd(t).Addr(), nil)
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
+		held := request("", mode)
+		held.Limit = 1
+		must.Get(b.Acquire(t.Context(), held))(t)
+		for place, want := range []bool{true, false} {
+			w := held
+			w.Owner, w.Queue = driver.NewOwner(), true
+			for range 2 {
+				expect.Equal(t, locktest.Held(t, b, w).Signaled, want, mode, "place", place)
+			}
+		}
 	}
 }

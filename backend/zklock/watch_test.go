@@ -165,3 +165,23 @@ func TestRequestsOfARefence(t *testing.T) {
 	signalled(t, "the waiter is notified of the release", w.Ready)
 	acquire(t, b, waiter)
 }
+
+// All in the queue are said to be told of all that lets them in: the end of a session ends its places.
+func TestWhoIsSignaled(t *testing.T) {
+	b := open(t, testserver.SharedZooKeeper(t).URL())
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
+		held := request("", mode)
+		held.Limit = 1
+		must.Get(b.Acquire(t.Context(), held))(t)
+		for place := range 2 {
+			w := held
+			w.Owner = driver.NewOwner()
+			for range 2 {
+				expect.Equal(t, locktest.Held(t, b, w).Signaled, true, mode, "place", place)
+			}
+		}
+		w := held
+		w.Owner, w.Queue = driver.NewOwner(), false
+		expect.Equal(t, locktest.Held(t, b, w).Signaled, false, mode, "without a place")
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 )
 
@@ -34,4 +35,18 @@ func TestOthersGoFirst(t *testing.T) {
 		time.Sleep(lately)
 		expect.Equal(t, pause(), 0, "a while later")
 	})
+}
+
+// The first in the queue is said to be told of all that lets it in, when it has come and when it asks again. Others are not.
+func TestWhoIsSignaled(t *testing.T) {
+	s := newStore()
+	a, b := s.open(), s.open()
+	must.Get(a.Acquire(t.Context(), request(driver.Exclusive)))(t)
+	for place, want := range []bool{true, false} {
+		w := queued(request(driver.Exclusive))
+		for range 2 {
+			expect.Equal(t, locktest.Held(t, b, w).Signaled, want, "place", place)
+		}
+	}
+	expect.Equal(t, locktest.Held(t, b, request(driver.Exclusive)).Signaled, false, "without a place")
 }
