@@ -69,7 +69,7 @@ type Backend interface {
 	//
 	// A *HeldError says that another Owner holds. With r.Queue a place in the queue stays for r.TTL
 	// after this attempt, or as long as the session; if nothing else keeps its owner from holding, it stays for
-	// TurnLife. The end of a place may end others of its client (see Owners) TurnLife later, unless these are asked for again.
+	// TurnLife. The end of a place may end others of its client behind it (see Owners) TurnLife later, unless these are asked for again.
 	// No request passes a place in the queue, not even one without Queue.
 	//
 	// ErrInvalid, ErrUnsupported and ErrClosed are final: the request can never be granted, and
@@ -117,8 +117,8 @@ type Watcher interface {
 // Watch is one armed wait.
 type Watch struct {
 	// Ready fires again and again: after everything, except the passing of time, that may let the
-	// request be granted. A superfluous signal costs an attempt, a missing one a delay. It is not
-	// closed.
+	// request be granted, and when that may have been missed. A superfluous signal costs an attempt, a missing one a delay of up to
+	// ten seconds if the last refusal was Signaled. It is not closed.
 	Ready <-chan struct{}
 
 	// Close ends the watch. After it has returned nothing more is taken. It is called exactly once.

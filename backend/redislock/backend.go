@@ -182,11 +182,11 @@ func (s *scripted) outcome(r driver.Request, reply any) (driver.Grant, error) {
 	}
 	left, isNumber := list[0].(int64)
 	value, ok := list[1].(string)
-	if !isNumber || !ok && list[1] != nil {
-		return driver.Grant{}, redisconn.ErrUnexpected
-	}
 	held := layouts.Held(left)
 	held.Signaled = list[2] == int64(1)
+	if !isNumber || !ok && list[1] != nil || !held.Signaled && list[2] != int64(0) {
+		return driver.Grant{}, redisconn.ErrUnexpected
+	}
 	if _, _, shared := layouts.Shared(value); !shared && ok {
 		h := s.layout.StringHolder(value, 0, left)
 		held.Holders, held.Signaled = []driver.Holder{h}, held.Signaled && !h.Foreign // others publish nothing

@@ -33,7 +33,7 @@ func (o *oddAnswer) answer(command []string, send func(...string) redisconn.Answ
 }
 
 // oddReplies are answers that no command of ours has, but for those in usual.
-var oddReplies = []any{"QUEUED", "zz", int64(7), int64(-1), nil, []any{}, []any{"a"}, []any{nil, "a"}, []any{int64(1), int64(1)}, []any{int64(1), "a", int64(1)}}
+var oddReplies = []any{"QUEUED", "zz", int64(7), int64(-1), nil, []any{}, []any{"a"}, []any{nil, "a"}, []any{int64(1), int64(1)}, []any{int64(1), "a"}, []any{int64(1), "a", int64(2)}, []any{int64(1), nil, nil}, []any{int64(1), "a", int64(1), int64(1)}}
 
 // usual reports whether a command may have such an answer: then nobody can know that it is odd.
 func usual(verb string, reply any) bool {
