@@ -171,10 +171,15 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		s.b.mustAcquire(queued(waiters[1]), "the next in the queue gets the lock")
 	},
 }, {name: "watch/signaled", every: true, needs: queueing,
-	text: "Who was refused with Signaled is signalled when the holder releases, and needs no attempt before.",
+	text: "Who was refused with Signaled is signalled when the holder releases, or the turn of a dead one ahead has passed, and needs no attempt before.",
 	run: func(s *scene) {
-		r := s.a.hold(s.request())
-		s.b.isTold(queued(s.rival(r)), func() { s.a.free(r.Hold, nil, "the holder releases") })
+		r, other := s.b.hold(s.request()), s.a.hold(s.requestFor("other"))
+		s.b.isTold(queued(s.rival(other)), func() { s.a.free(other.Hold, nil, "the holder releases") })
+		s.queueUp(r, s.a)
+		s.b.isTold(queued(s.rival(r)), func() {
+			s.b.free(r.Hold, nil, "the holder releases")
+			s.a.fallSilent()
+		})
 	},
 }, {name: "watch/signaled-retry", needs: need{queue: true, ownTTL: true, modes: driver.Modes(driver.Write, driver.Read)},
 	text: "Who was refused with Signaled because of several holders is told in HeldError.Retry when the first of them ends.",
@@ -183,16 +188,6 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		s.a.hold(one)
 		s.a.hold(dead)
 		s.b.isTold(queued(s.writer()), func() { s.a.free(one.Hold, nil, "the holder releases") })
-	},
-}, {name: "watch/signaled-behind", every: true, needs: queueing,
-	text: "Who was refused with Signaled is signalled when the turn of a dead one ahead has passed.",
-	run: func(s *scene) {
-		r := s.b.hold(s.request())
-		s.queueUp(r, s.a)
-		s.b.isTold(queued(s.rival(r)), func() {
-			s.b.free(r.Hold, nil, "the holder releases")
-			s.a.fallSilent()
-		})
 	},
 }, {name: "watch/downgrade", needs: downgrades,
 	text: "A downgrade is signalled to readers.",

@@ -210,7 +210,7 @@ var watchMutants = []mutant{{
 		}
 	}),
 }, {
-	"all that wait are said to be signalled", "watch/signaled-behind",
+	"all that wait are said to be signalled", "watch/signaled",
 	refusals(func(_ *patched, _ driver.Request, held *driver.HeldError) { held.Signaled = true }),
 }, {
 	"what happened during a break is not signalled", "cut/watch",

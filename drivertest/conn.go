@@ -396,11 +396,9 @@ func (c *conn) isTold(r driver.Request, happen func()) {
 		case <-time.After(cmp.Or(held.Retry, c.Timeout)):
 		case <-late:
 			c.broke("a refusal that says Signaled is followed by a signal: there was none on connection %s, and HeldError.Retry was %v", c.label, held.Retry)
-			return
 		}
 		g, err := c.acquire(r)
 		if err == nil {
-			c.judge(r, g)
 			return
 		}
 		held = c.heldError(g, err, "an attempt is granted or refused")

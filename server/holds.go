@@ -236,11 +236,10 @@ func (ex *exchange) arm(ctx context.Context, r driver.Request) (ready <-chan str
 
 // pause returns for how long a waiter waits for its next attempt, which also keeps its place in the queue for a TTL.
 func (ex *exchange) pause(watched bool, refused error, ttl time.Duration) time.Duration {
-	held := &driver.HeldError{}
+	held, poll := &driver.HeldError{}, 10*max(ex.s.caps.Poll, 10*time.Millisecond)
 	errors.As(refused, &held)
-	var poll time.Duration
-	if !watched {
-		poll = 10 * max(ex.s.caps.Poll, 10*time.Millisecond)
+	if watched {
+		poll = 0
 	}
 	if !ex.queued {
 		ttl = 0

@@ -228,17 +228,14 @@ const ProblemType = "application/problem+json"
 
 // Problem is the body of an error.
 type Problem struct {
-	Title   string   `json:"title"`
-	Status  int      `json:"status"`
-	Detail  string   `json:"detail,omitempty"`
-	Kind    Kind     `json:"distlock"`
-	Retry   int64    `json:"retry_ms,omitempty"` // held: when the passing of time alone may help
-	Holders []Holder `json:"holders,omitempty"`
-
-	// Signaled: held, and the client's stream of POST /v1/watch tells of all else that may help.
-	Signaled bool `json:"signaled,omitempty"`
-
-	Spent bool `json:"spent,omitempty"` // the attempt has released its owner: another one needs a fresh owner
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Detail   string   `json:"detail,omitempty"`
+	Kind     Kind     `json:"distlock"`
+	Retry    int64    `json:"retry_ms,omitempty"` // held: when the passing of time alone may help
+	Holders  []Holder `json:"holders,omitempty"`
+	Signaled bool     `json:"signaled,omitempty"` // held: the owner's stream of POST /v1/watch tells of all else that may help
+	Spent    bool     `json:"spent,omitempty"`    // the attempt has released its owner: another one needs a fresh owner
 }
 
 // status are the status codes of the kinds.

@@ -3,6 +3,7 @@
 package wait
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -39,42 +40,30 @@ func Backoff(try int, base, limit time.Duration) time.Duration {
 	return max(d, time.Microsecond)
 }
 
-// Bounds of the time between two attempts.
-const (
-	maxPause = time.Second           // of a waiter who may not be told
-	maxDeaf  = 10 * time.Second      // of one who is told: a message may be lost with its sender
-	minRetry = 50 * time.Millisecond // HeldError.Retry is not trusted below
-)
-
-// Waiters of a process that try again seldom do so at the same time, as far as that is no burden: one message for many costs half as much.
+// grid is when waiters that are told try again, all of a process at the same times: one message for many costs the store half as much.
 const grid = 100 * time.Millisecond
 
 var began = time.Now()
 
-// Refused returns for how long a waiter waits for a signal that was refused. poll is for one without a watch; 0: there is one. place is
-// the TTL of a place in a queue, which lives for so long after the last attempt; 0: none has to be kept.
+// Refused returns for how long a waiter that was refused waits for a signal: a message may be lost with its sender. poll is for one
+// without a watch; 0: there is one. place is the TTL of a place in a queue, which lives for so long after the last attempt; 0: none.
 func Refused(held *driver.HeldError, poll, place time.Duration) time.Duration {
-	signaled := poll == 0 && held.Signaled
-	d, attempts := maxPause, time.Duration(5)
-	switch {
-	case signaled:
-		d, attempts = maxDeaf, 3
-	case poll > 0:
-		d = poll
+	d, attempts := cmp.Or(poll, time.Second), time.Duration(5)
+	told := poll == 0 && held.Signaled
+	if told {
+		d, attempts = 10*time.Second, 3
 	}
 	if place > 0 {
 		d = min(d, place/attempts)
 	}
-	if signaled {
-		d -= rand.N(d/8 + 1)
-		if d > time.Second {
-			d -= (time.Since(began) + d) % grid
-		}
+	if told && d > time.Second {
+		d -= rand.N(d / 8)
+		d -= (time.Since(began) + d) % grid
 	} else {
 		d = Jitter(d)
 	}
-	if held.Retry > 0 {
-		d = min(d, max(min(held.Retry, d), minRetry)+time.Millisecond)
+	if held.Retry > 0 { // which is not trusted below 50 ms
+		d = min(d, max(min(held.Retry, d), 50*time.Millisecond)+time.Millisecond)
 	}
 	return d
 }
