@@ -66,6 +66,7 @@ func TestUsageErrors(t *testing.T) {
 		{"run --on-ask kill a -- true", "want term or ignore"},
 		{"verify", "want one URL"},
 		{"verify --run ( mem:", "--run"},
+		{"verify --run ( --url mem:", "--run"},
 		{"verify --run nothing-like-it mem:", "distlock verify --list"},
 		{"verify --parallel 0 mem:", "want a whole number from 1"},
 		{"schema", "want mysql or postgres"},

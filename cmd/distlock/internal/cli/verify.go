@@ -58,7 +58,12 @@ func (a *app) verifyCommand() *cobra.Command {
 		Example: `  distlock verify redis://localhost:6379
   distlock verify --run '^fence/|^release/' sqlite:/tmp/locks.db
   distlock verify --list`,
-		Args: func(_ *cobra.Command, args []string) error { return o.parse(args) },
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 && a.url.set {
+				args = []string{a.url.s}
+			}
+			return o.parse(args)
+		},
 		RunE: func(*cobra.Command, []string) error { return a.verify(o) },
 	}
 	f := cmd.Flags()
