@@ -28,8 +28,7 @@ func newUncontended(b *Backend) *uncontended {
 	return &uncontended{
 		scripted:  newScripted(b),
 		commands:  plain.Commands{Client: b.client, PubSub: b.pubsub, Layout: b.layout},
-		contended: contendedNames{seed: maphash.MakeSeed(), began: time.Now()},
-		unfenced:  unfencedHolds{seed: maphash.MakeSeed()},
+		contended: contendedNames{began: time.Now()},
 	}
 }
 
@@ -176,15 +175,16 @@ func (s *uncontended) deleteBy(ctx context.Context) plain.DeleteCommand {
 // rememberContended is for how long a refused name is remembered at least.
 const rememberContended = time.Second
 
+var seed = maphash.MakeSeed()
+
 // contendedNames remembers names for some time, by their hash: a name may be taken for another.
 type contendedNames struct {
-	seed  maphash.Seed
 	began time.Time
 	until [1024]atomic.Int64 // since began
 }
 
 func (c *contendedNames) slot(name string) *atomic.Int64 {
-	return &c.until[maphash.String(c.seed, name)%uint64(len(c.until))]
+	return &c.until[maphash.String(seed, name)%uint64(len(c.until))]
 }
 
 // has reports whether a name is remembered.
@@ -202,14 +202,11 @@ func (c *contendedNames) add(name string, d time.Duration) {
 
 // unfencedHolds remembers holds whose value has their TTL in place of the fence: those that plain commands took, and that no script
 // has renewed. A later one may take the place of another, which is forgotten.
-type unfencedHolds struct {
-	seed  maphash.Seed
-	holds [4096]atomic.Uint64 // half of the Owner's hash, and the TTL in ms
-}
+type unfencedHolds [4096]atomic.Uint64 // half of the Owner's hash, and the TTL in ms
 
 func (u *unfencedHolds) slot(owner string) (*atomic.Uint64, uint32) {
-	sum := maphash.String(u.seed, owner)
-	return &u.holds[sum%uint64(len(u.holds))], uint32(sum >> 32)
+	sum := maphash.String(seed, owner)
+	return &u[sum%uint64(len(u))], uint32(sum >> 32)
 }
 
 func (u *unfencedHolds) add(h driver.Hold) {
