@@ -32,6 +32,7 @@ type notifier struct {
 	rest    func(d time.Duration) // sets how long the pool keeps unused connections; 0: as long as otherwise
 	pending wait.Signal           // a notification to be sent
 	asked   wait.Signal           // there is something else to do in the session
+	retry   time.Duration         // pause after a failure
 	idle    chan *notifierSession // has the session while nobody uses it
 
 	ctx    context.Context // ends with Close
@@ -54,13 +55,13 @@ const (
 	notifierIdle    = time.Minute      // how long a session lasts at least after its last use
 	notifierPing    = 10 * time.Second // how often the session is checked
 	notifierLife    = 60               // seconds of silence after which the server ends the session
-	notifierRetry   = time.Second      // pause after a failure
-	notifierTimeout = 5 * time.Second  // for one statement
+	notifierRetry   = time.Second
+	notifierTimeout = 5 * time.Second // for one statement
 	openPause       = 10 * time.Millisecond
 )
 
 func newNotifier(db *sql.DB, rest func(time.Duration)) *notifier {
-	n := &notifier{db: db, rest: rest, pending: wait.NewSignal(), asked: wait.NewSignal(), idle: make(chan *notifierSession, 1), waits: map[string]*notifierWait{}}
+	n := &notifier{db: db, rest: rest, retry: notifierRetry, pending: wait.NewSignal(), asked: wait.NewSignal(), idle: make(chan *notifierSession, 1), waits: map[string]*notifierWait{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }
@@ -141,8 +142,8 @@ func (n *notifier) run() {
 		if !running {
 			return
 		}
-		if err != nil {
-			_ = wait.Sleep(n.ctx, notifierRetry)
+		if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) { // a caller's statement was given up
+			_ = wait.Sleep(n.ctx, n.retry)
 		}
 	}
 }

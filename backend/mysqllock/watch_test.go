@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -390,6 +391,30 @@ func TestANotificationInterruptsAWait(t *testing.T) {
 			t.Fatalf("who waits, after the interruption: %s", r)
 		}
 	}
+}
+
+// A session that ended with a statement that its caller gave up is replaced at once.
+func TestSessionIsBackAfterACancelledCall(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, Row)
+	b := rowAt(t, u)
+	n := notifierOf(t, b)
+	n.retry = time.Hour
+	r := asks("locked", driver.Exclusive)
+	take(t, b, r)
+	tx := must.Get(db.Begin())(t)
+	defer tx.Rollback()
+	must.Get(tx.Exec("SELECT * FROM distlock_locks FOR UPDATE"))(t)
+	before := n.address()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- b.Release(ctx, r.Hold) }()
+	until(t, "the release waits for the row", func() bool {
+		return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND = 'Execute' AND INFO LIKE 'UPDATE%' AND DB = DATABASE()") > 0
+	})
+	cancel()
+	expect.Be(t, <-ended, context.Canceled)
+	until(t, "there is another session", func() bool { next := n.address(); return next != "" && next != before })
 }
 
 // Two processes each of which waits for the other, for different locks, are both notified.
