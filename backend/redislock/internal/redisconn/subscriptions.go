@@ -332,10 +332,16 @@ func inGroups(sharded bool, names []string, send func(names []string) error) err
 
 // reassign gives away the channels whose key another server has now.
 func (s *subscriber) reassign() {
-	ctx, cancel := context.WithTimeout(s.all.ctx, checkInterval)
-	defer cancel()
-	if at, err := s.all.client.At(ctx, ""); !s.all.client.Slotted() && (err != nil || at == s.server) {
-		return // it has all keys
+	at := func(key string) (to *Server, moved bool) {
+		ctx, cancel := context.WithTimeout(s.all.ctx, checkInterval)
+		defer cancel()
+		to, err := s.all.client.At(ctx, key)
+		return to, err == nil && to != s.server
+	}
+	if !s.all.client.Slotted() {
+		if _, moved := at(""); !moved {
+			return // all keys are there
+		}
 	}
 	s.all.mu.Lock()
 	keys := map[string]string{}
@@ -344,13 +350,13 @@ func (s *subscriber) reassign() {
 	}
 	s.all.mu.Unlock()
 	for name, key := range keys {
-		at, err := s.all.client.At(ctx, key)
-		if err != nil || at == s.server {
+		to, moved := at(key)
+		if !moved {
 			continue
 		}
 		s.all.mu.Lock()
 		if c := s.channels[name]; c != nil && s.all.ctx.Err() == nil {
-			s.all.assign(c, at)
+			s.all.assign(c, to)
 		}
 		s.all.mu.Unlock()
 	}
