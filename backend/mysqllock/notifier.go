@@ -56,8 +56,8 @@ const (
 	notifierPing    = 10 * time.Second // how often the session is checked
 	notifierLife    = 60               // seconds of silence after which the server ends the session
 	notifierRetry   = time.Second
-	notifierTimeout = 5 * time.Second // for one statement
-	openPause       = 10 * time.Millisecond
+	notifierTimeout = 5 * time.Second       // for one statement
+	openPause       = 10 * time.Millisecond // before a session is opened, while the pool has no idle connection
 )
 
 func newNotifier(db *sql.DB, rest func(time.Duration)) *notifier {
@@ -159,7 +159,7 @@ func (n *notifier) setLock(number int64) bool {
 	return n.isUsed()
 }
 
-// notifierSession is the connection of a notifier. Whoever has it from notifier.idle uses it alone, and gives it back.
+// notifierSession is the connection of a notifier. A caller that has taken it from notifier.idle uses it alone, and gives it back.
 type notifierSession struct {
 	n        *notifier
 	conn     *sql.Conn
@@ -320,8 +320,8 @@ func (s *notifierSession) failed(err error) {
 	}
 }
 
-// change ends a claim, and notifies if there are places. It returns errNoSession if there is no session that is idle. args are those of
-// notifier.release, with the names of user-level locks.
+// change ends a claim, and notifies if there are places. It returns errNoSession if no session is idle. args returns the arguments of
+// notifier.release, of which the names of user-level locks are two.
 func (n *notifier) change(ctx context.Context, args func(taken, left string) []any) (count, told int64, err error) {
 	err = n.use(ctx, n.release, func(ctx context.Context, s *notifierSession, p *sql.Stmt) (err error) {
 		count, told, err = changed(p.ExecContext(ctx, args(lockName(s.id, s.number+1), lockName(s.id, s.number))...))

@@ -61,7 +61,7 @@ type rowStore struct {
 	all           []*statement
 }
 
-// swapKind is what tells one statement of a change from another.
+// swapKind tells one statement of a change from another.
 type swapKind struct {
 	ahead engine.Ahead
 	adds  bool // a line
@@ -236,7 +236,7 @@ const (
 // change1 runs a statement that makes a change. It tells the version through the insert id, which takes no other round trip.
 func (s *rowStore) change1(ctx context.Context, stmt *statement, c *engine.Change) (out engine.Outcome) {
 	n, told, err := int64(0), int64(0), errNoSession
-	ends := c.Old != "" && c.New == ""
+	ends := stmt == s.end
 	if ends {
 		n, told, err = s.notifier.change(ctx, func(taken, left string) []any {
 			return s.notifier.release.arguments(c, taken, left)

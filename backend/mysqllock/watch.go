@@ -86,17 +86,8 @@ func (f *follower) wait(ctx context.Context, address string, heard func(end stri
 	}
 	defer f.notifier.leave(w)
 	if w.number <= f.next {
-		for next = address; next == address; { // or it is behind another now
-			select {
-			case <-w.done:
-				next = ""
-			case next = <-f.waiter.Follow:
-				if next != address {
-					return next, next == ""
-				}
-			case <-ctx.Done():
-				return "", true
-			}
+		if next, ended := f.until(ctx, w, address); !ended {
+			return next, next == ""
 		}
 		if w.silent {
 			f.waiter.Poll()
@@ -116,6 +107,22 @@ func (f *follower) wait(ctx context.Context, address string, heard func(end stri
 	case <-ctx.Done():
 	}
 	return address, false
+}
+
+// until returns when w has ended. ended is false if the waiter is behind another before that, or has left.
+func (f *follower) until(ctx context.Context, w *notifierWait, address string) (next string, ended bool) {
+	for {
+		select {
+		case <-w.done:
+			return "", true
+		case next = <-f.waiter.Follow:
+			if next != address {
+				return next, false
+			}
+		case <-ctx.Done():
+			return "", false
+		}
+	}
 }
 
 // notifierWait is one statement that waits for a user-level lock.

@@ -170,9 +170,13 @@ func (h *hearing) waits(address string) <-chan string {
 // listening waits until a session waits for a user-level lock.
 func listening(t *testing.T, db *sql.DB) {
 	t.Helper()
-	until(t, "a session listens", func() bool {
-		return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()") > 0
-	})
+	until(t, "a session listens", func() bool { return sessionsIn(t, db, "User lock") > 0 })
+}
+
+// sessionsIn returns how many sessions of the database are in a state.
+func sessionsIn(t *testing.T, db *sql.DB, state string) int64 {
+	t.Helper()
+	return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = ? AND DB = DATABASE()", state)
 }
 
 // Each notification is received once, whether the waiter was already waiting or comes later.
@@ -359,8 +363,8 @@ func TestAProcessThatWaitsHasOneConnection(t *testing.T) {
 	}
 	waiting.Wait()
 	until(t, "each waiting process has one connection", func() bool {
-		waits := ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()")
-		others := ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE <> 'User lock' AND DB = DATABASE()")
+		waits := sessionsIn(t, db, "User lock")
+		others := ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE()") - waits
 		return waits >= processes-1 && others <= 5 // this one, and the holder's
 	})
 	release(t, holder, mine)
@@ -400,18 +404,16 @@ func TestSessionIsBackAfterACancelledCall(t *testing.T) {
 	b := rowAt(t, u)
 	n := notifierOf(t, b)
 	n.retry = time.Hour
-	r := asks("locked", driver.Exclusive)
-	take(t, b, r)
-	tx := must.Get(db.Begin())(t)
-	defer tx.Rollback()
-	must.Get(tx.Exec("SELECT * FROM distlock_locks FOR UPDATE"))(t)
 	before := n.address()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- b.Release(ctx, r.Hold) }()
-	until(t, "the release waits for the row", func() bool {
-		return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND = 'Execute' AND INFO LIKE 'UPDATE%' AND DB = DATABASE()") > 0
-	})
+	go func() {
+		ended <- n.use(ctx, &statement{text: "DO SLEEP(60)"}, func(ctx context.Context, _ *notifierSession, p *sql.Stmt) error {
+			_, err := p.ExecContext(ctx)
+			return err
+		})
+	}()
+	until(t, "the statement runs", func() bool { return sessionsIn(t, db, "User sleep") == 1 })
 	cancel()
 	expect.Be(t, <-ended, context.Canceled)
 	until(t, "there is another session", func() bool { next := n.address(); return next != "" && next != before })
@@ -425,9 +427,7 @@ func TestProcessesWaitForEachOther(t *testing.T) {
 	ofA, ofB := hear(t, b), hear(t, a)
 	for range 5 {
 		gotA, gotB := ofA.waits(a.address()), ofB.waits(b.address())
-		until(t, "both wait", func() bool {
-			return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()") == 2
-		})
+		until(t, "both wait", func() bool { return sessionsIn(t, db, "User lock") == 2 })
 		a.Notify()
 		if r := <-gotA; r != "notified" {
 			t.Fatalf("who follows the first: %s", r)
@@ -462,7 +462,7 @@ func TestCloseEndsTheNotifier(t *testing.T) {
 	expect.OK(t, pool.PingContext(t.Context()), "the caller's pool")
 	until(t, "the server has ended the sessions", func() bool {
 		return ask(t, db, "SELECT IS_FREE_LOCK('distlock/"+address+"')") == 1 &&
-			ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()") == 0
+			sessionsIn(t, db, "User lock") == 0
 	})
 	pool.Close()
 	until(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= before+8 })

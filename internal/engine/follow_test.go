@@ -189,14 +189,21 @@ func TestWhomAWaiterFollows(t *testing.T) {
 	}
 }
 
-// Whoever has released a lock for which others wait goes behind them at once.
-func TestBehindThoseWhoWait(t *testing.T) {
+// waitedFor returns a backend that has a lock, and one that waits for it.
+func waitedFor(t *testing.T) (a, b *Backend, f *follower, mine, theirs driver.Request) {
+	t.Helper()
 	s := newRoad()
-	a, f := s.open()
-	b, _ := s.open()
-	mine, theirs := request(driver.Exclusive), queued(request(driver.Exclusive))
+	a, f = s.open()
+	b, _ = s.open()
+	mine, theirs = request(driver.Exclusive), queued(request(driver.Exclusive))
 	must.Get(a.Acquire(t.Context(), mine))(t)
 	expect.Be(t, expect.Err(b.Acquire(t.Context(), theirs)), driver.ErrHeld)
+	return a, b, f, mine, theirs
+}
+
+// A backend that has released a lock for which others wait goes behind them at once.
+func TestBehindThoseWhoWait(t *testing.T) {
+	a, b, f, mine, theirs := waitedFor(t)
 	must.OK(t, a.Release(t.Context(), mine.Hold))
 	must.Get(b.Acquire(t.Context(), theirs))(t)
 	next := queued(request(driver.Exclusive))
@@ -221,12 +228,7 @@ func TestRenewalNamesTheAddress(t *testing.T) {
 
 // A waiter that is behind nobody any more is woken, whoever has seen that: it follows nobody from then on.
 func TestWhoFollowsNobodyIsWoken(t *testing.T) {
-	s := newRoad()
-	a, _ := s.open()
-	b, _ := s.open()
-	mine, theirs := request(driver.Exclusive), queued(request(driver.Exclusive))
-	must.Get(a.Acquire(t.Context(), mine))(t)
-	expect.Be(t, expect.Err(b.Acquire(t.Context(), theirs)), driver.ErrHeld)
+	_, b, _, mine, theirs := waitedFor(t)
 	w := must.Get(b.Watch(t.Context(), theirs))(t)
 	defer w.Close()
 	expect.Be(t, expect.Err(b.Acquire(t.Context(), theirs)), driver.ErrHeld)
