@@ -402,8 +402,8 @@ func (c *contender) bound() time.Duration {
 	return wait.Refused(held, poll, place)
 }
 
-// pollPause returns the pause between two attempts without a signal. Where waiters have no queue, one of a lock that others take in turns
-// makes it the shorter the longer it waits: who has waited for longest is likely to be next.
+// pollPause returns the pause between two attempts without a signal. Where waiters have no queue, and others take the lock in turns, the
+// pause becomes shorter with the time: the one that has waited for longest is likely to be next.
 func (c *contender) pollPause() time.Duration {
 	poll := c.env.poll()
 	if c.taken && c.env.caps.QueueingOf(c.s.mode) == driver.QueueNever {

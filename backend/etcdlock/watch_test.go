@@ -288,7 +288,7 @@ func TestClientThatWasClosed(t *testing.T) {
 	}
 }
 
-// Who is behind holders only is said to be told of all that lets it in. Behind a place nobody is.
+// A waiter behind holders only is said to be told of all that lets it in. One behind a place is not.
 func TestWhoIsSignaled(t *testing.T) {
 	b := openAt(t, testserver.SharedEtcd(t).Addr(), nil)
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {

@@ -328,7 +328,7 @@ func TestClusterRenewsWhatItCan(t *testing.T) {
 	}
 }
 
-// The first in the queue of a lock of ours is told of all that lets it in, and others are not: who is before them may be dead, and other programs
+// The first in the queue of a lock of ours is told of all that lets it in. Others are not: the one before them may be dead, and other programs
 // publish nothing. RSpinLock writes a hash as RLock does.
 func TestWhoIsSignaled(t *testing.T) {
 	for name, b := range foreignRigs(t) {

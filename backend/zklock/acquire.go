@@ -298,7 +298,7 @@ func (a *attempt) refuse(ctx context.Context, holders ...node) error {
 	if a.w != nil && a.w.idle() {
 		a.b.goTask(a.w.rearm)
 	}
-	held.Signaled = true // a session that ends deletes its nodes, also those of a waiter
+	held.Signaled = true // the end of a session deletes its nodes, also those of a waiter
 	return held
 }
 

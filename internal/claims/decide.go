@@ -138,8 +138,8 @@ func (l *Lock) Blockers(r *driver.Request) []*Claim {
 // maxNamed bounds the holders that a refusal names: one of ten thousand permits stays cheap to try.
 const maxNamed = 64
 
-// refusal returns the error for a request that the claims ahead block. It names the holders, or without any the queue. Who is first
-// in the queue is told when it is let in; behind it nobody is, if the first has died: its turn passes silently.
+// refusal returns the error for a request that the claims ahead block. It names the holders, or without any the queue. The first
+// in the queue is told when it is let in. Those behind it are not told if it has died: its turn passes silently.
 func (l *Lock) refusal(r *driver.Request, now int64) *driver.HeldError {
 	place := l.FirstPlace()
 	e := &driver.HeldError{Signaled: r.Queue && (place == nil || place.Owner == r.Owner)}

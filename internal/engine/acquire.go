@@ -130,7 +130,7 @@ func (a *attempt) refused(l *lock) {
 	}
 }
 
-// recall returns what is known of the lock; nil: it must be read. Whoever is woken writes first, and reads if that fails.
+// recall returns what is known of the lock; nil: it must be read. A waiter that is woken writes first, and reads if that fails.
 func (a *attempt) recall(ctx context.Context) *lock {
 	l := a.b.memory.recall(a.r.Name)
 	a.woken = a.b.waiters.woken(a.r.Name, a.r.Owner)
@@ -142,7 +142,7 @@ func (a *attempt) recall(ctx context.Context) *lock {
 	switch {
 	case a.own.lost > 0 || a.b.memory.upper() == 0:
 		return nil
-	case turn: // whoever was ahead is gone, or the store does not grant it
+	case turn: // the one ahead is gone, or the store does not grant it
 		return &lock{Lock: claims.Lock{Limit: a.own.limit, Claims: []claims.Claim{place}}}
 	case place.Place > 0:
 		return nil

@@ -76,8 +76,8 @@ func (b *Backend) end(h driver.Hold, l *lock, o own) (c *Change, next *lock) {
 	return c, next
 }
 
-// ended takes note of the answer to a change that was to end a claim and to make the lock next. It returns the lock as it is then; nil: not known. done is false if
-// the change is to be tried again.
+// ended takes note of the answer to a change that was to end a claim and to make the lock next. It returns the lock as it is then;
+// nil: not known. done is false if the change is to be tried again.
 func (b *Backend) ended(ctx context.Context, h driver.Hold, c *Change, next *lock, out Outcome) (l *lock, done bool, err error) {
 	switch {
 	case out.Done && out.Untold:
