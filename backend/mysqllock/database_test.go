@@ -281,7 +281,13 @@ func galeraNode(t *testing.T, port, cluster string, more ...string) *testserver.
 		"--wsrep-sst-method=skip", "--wsrep-node-address=127.0.0.1", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2",
 		"--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:" + port + ";ist.recv_addr=127.0.0.1:0",
 	}
-	return testserver.MariaDB(t, testserver.MariaDBOptions{Args: append(args, more...)})
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: append(args, more...)})
+	if cluster == "" { // it is a cluster alone, and answers before it takes what needs a table
+		until(t, "the node may be used", func() bool {
+			return srv.Ask(t, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_ready'") == "ON"
+		})
+	}
+	return srv
 }
 
 // A cluster of one node counts as a cluster.
