@@ -3,8 +3,8 @@ package pglock
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
@@ -12,10 +12,14 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// hostile are settings of a user that would break locks. A connection has them until its first statement, which a busy machine
-// sends late.
+// hostileTimeouts are settings of a user that would break locks, each longer than the first statement of a connection takes on a
+// busy machine: the connection has them until then.
+var hostileTimeouts = []string{
+	"statement_timeout", "lock_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout", "transaction_timeout",
+}
+
+// hostile are others.
 var hostile = map[string]string{
-	"statement_timeout": "1", "lock_timeout": "1", "idle_session_timeout": "200", "idle_in_transaction_session_timeout": "200", "transaction_timeout": "200",
 	"default_transaction_isolation": "'serializable'", "default_transaction_read_only": "on", "client_encoding": "LATIN1",
 	"search_path": "elsewhere", `"TimeZone"`: "'Asia/Kathmandu'", `"DateStyle"`: "'SQL, DMY'", "bytea_output": "'escape'",
 }
@@ -37,10 +41,14 @@ func TestLaterSettingsOfTheUser(t *testing.T) {
 				user := pg.User(t, admin, "s3cret", "SELECT, INSERT, UPDATE ON "+table)
 				b := open(t, user)
 				db, name := pg.DB(t, plain), mustConfig(t, plainOf(t, user)).User
-				for setting, value := range hostile {
-					if setting == "transaction_timeout" && version == "15" {
-						continue
-					}
+				settings, timeouts := maps.Clone(hostile), hostileTimeouts
+				if version == "15" {
+					timeouts = timeouts[:4]
+				}
+				for _, timeout := range timeouts {
+					settings[timeout] = "'11s'"
+				}
+				for setting, value := range settings {
 					must.Get(db.Exec(fmt.Sprintf("ALTER ROLE %s SET %s = %s", name, setting, value)))(t)
 				}
 				must.Get(db.Exec("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = '" + name + "'"))(t) // and wait
@@ -50,7 +58,19 @@ func TestLaterSettingsOfTheUser(t *testing.T) {
 					_, err := b.Acquire(t.Context(), r)
 					return err == nil
 				})
-				time.Sleep(300 * time.Millisecond) // longer than the timeouts
+				conn := must.Get(b.database.db.Conn(t.Context()))(t)
+				if kind == "advisory" {
+					conn.Close()
+					conn, _ = lockConnection(t, b)
+				}
+				defer conn.Close()
+				for _, timeout := range timeouts {
+					var is string
+					must.OK(t, conn.QueryRowContext(t.Context(), "SHOW "+timeout).Scan(&is))
+					if is == "11s" && (kind == "advisory" || timeout != "idle_in_transaction_session_timeout") { // rows have no open transaction
+						t.Errorf("%s is the user's", timeout)
+					}
+				}
 				for _, err := range b.Renew(t.Context(), []driver.Hold{r.Hold}) {
 					if err != nil {
 						t.Error(err)
