@@ -20,6 +20,7 @@ import (
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/expect"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -36,7 +37,7 @@ func TestAnsweredFence(t *testing.T) {
 		"memory": func(*testing.T) driver.Backend { return store.Connect() },
 		"SQLite": file,
 		"Redis":  func(t *testing.T) driver.Backend { return open(t, testserver.SharedRedis(t).URL()) },
-		"etcd":   func(t *testing.T) driver.Backend { return open(t, testserver.SharedEtcd(t).URL()) },
+		"etcd":   func(t *testing.T) driver.Backend { return open(t, testserver.SharedEtcd(t).URL()+patient) },
 		"quorum, which tells none": func(t *testing.T) driver.Backend {
 			return must.Get(quorum.New([]driver.Backend{file(t), file(t), file(t)}, nil))(t)
 		},
@@ -51,7 +52,7 @@ func TestAnsweredFence(t *testing.T) {
 func answeredFence(t *testing.T, p *process, told bool) {
 	name := "fence " + driver.NewOwner()
 	path := "http://" + p.addr + "/v1/locks/" + url.PathEscape(name)
-	c := must.Get(distlock.New(open(t, p.url()), nil))(t)
+	c := must.Get(distlock.New(open(t, p.url()), locktest.Patient()))(t)
 	t.Cleanup(func() { c.Close() })
 	shown := func(fence uint64) uint64 {
 		if !told {
