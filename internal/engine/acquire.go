@@ -166,7 +166,11 @@ func (a *attempt) decide(l *lock, misses int) (*Change, *lock, error) {
 	had, claim := l.Claim(a.r.Owner), a.claim
 	claim.Fence = newVersion << claims.SpanBits
 	d := next.Acquire(a.r, claim, l.now*micro)
-	held := errors.Is(d.Err, driver.ErrHeld)
+	var refusal *driver.HeldError
+	held := errors.As(d.Err, &refusal)
+	if held {
+		sinceGrant(refusal.Holders, l.now)
+	}
 	if d.Err != nil && !l.fresh && (!held || had != nil || !a.r.Queue || a.r.Mode == driver.Counted) {
 		return nil, nil, errNotKnown
 	}

@@ -135,7 +135,18 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if err != nil {
 		return driver.Info{}, b.wrap("inspect", name, err)
 	}
-	return l.Info(name, l.now*micro), nil
+	info := l.Info(name, l.now*micro)
+	sinceGrant(info.Holders, l.now)
+	return info, nil
+}
+
+// sinceGrant makes holders have held since their grants, whose numbers have the store's clock: a claim's own time is an estimate,
+// which a slow answer puts ahead of that.
+func sinceGrant(holders []driver.Holder, now int64) {
+	for i := range holders {
+		h := &holders[i]
+		h.Held = max(h.Held, time.Duration((now-int64(h.Fence>>claims.SpanBits))*micro))
+	}
 }
 
 // List yields the names with holders or waiters.

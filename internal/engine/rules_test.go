@@ -220,6 +220,22 @@ func TestFastClient(t *testing.T) {
 	}
 }
 
+// How long a lock has been held counts from its grant by the store's clock, also if a slow answer has put the estimate of that clock ahead.
+func TestHeldBehindASlowAnswer(t *testing.T) {
+	s := newScene()
+	a, r := s.client(), request(driver.Exclusive)
+	must.Get(a.Inspect(t.Context(), "x"))(t)
+	a.memory.asked = a.memory.asked.Add(-5 * time.Second)
+	must.Get(a.Acquire(t.Context(), r))(t)
+	s.now += 2 * time.Second.Microseconds()
+	expect.Equal(t, must.Get(a.Inspect(t.Context(), "x"))(t).Holders[0].Held, 2*time.Second, "Inspect")
+	var held *driver.HeldError
+	if _, err := s.client().Acquire(t.Context(), request(driver.Exclusive)); !errors.As(err, &held) {
+		t.Fatal(err)
+	}
+	expect.Equal(t, held.Holders[0].Held, 2*time.Second, "a refusal")
+}
+
 // If the store's clock has jumped ahead, a grant and a renewal are written once more: they last for their TTL.
 func TestClockThatJumps(t *testing.T) {
 	s := newScene()
