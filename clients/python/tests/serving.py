@@ -122,11 +122,11 @@ class ServedTest(unittest.TestCase):
         body = json.dumps({"fence": str(lease.fence)}).encode()
         urllib.request.urlopen(urllib.request.Request(f"{self.url}/v1/locks/{lease.name}/break", body, method="POST")).close()
 
-    def program(self, text, *args):
+    def program(self, text, *args, warnings=True):
         """Starts a Python program that has locks, and name."""
         head = "import os, sys, threading, time\nimport distlock\nname = sys.argv[1]\nlocks = distlock.Locks(*sys.argv[2:])\n"
         return subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", head + text, self.name, *(args or (self.url,))], stdout=subprocess.PIPE, text=True
+            [sys.executable, *(["-W", "error"] if warnings else []), "-c", head + text, self.name, *(args or (self.url,))], stdout=subprocess.PIPE, text=True
         )
 
 

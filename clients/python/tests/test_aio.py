@@ -42,7 +42,7 @@ class AioTest(ServedTest):
             await lease.release()
             await lease.release()
             with self.assertRaises(aio.Invalid):
-                async with locks.lock(self.name, mode="odd"):
+                async with locks.lock("a" * 2049):
                     pass
 
         self.run_with(test)

@@ -407,17 +407,19 @@ class ClientTest(unittest.TestCase):
 
     def test_wrong_arguments(self):
         for url in "redis://h", "http://user:hidden@h", "localhost:1", "http+unix://h/s", "unix:/s", "http://h?a=b":
-            with self.assertRaises(ValueError) as caught:
-                distlock.Locks(url)
+            with self.assertRaisesRegex(ValueError, "want URLs such as http://") as caught:
+                distlock.Locks("http://good", url)
             self.assertNotIn("hidden", str(caught.exception))
+            self.assertIn(url.split("?")[0].rsplit("@")[-1], str(caught.exception))
         for bad in {"token": "a\nb"}, {"token": "ü"}, {"token": ""}, {"token": 5}, {"meta": "x"}, {"meta": {"a": 1}}, {"on_event": 5}, {"tls": True}:
             self.assertRaises(ValueError, distlock.Locks, "http://h", **bad)
         self.assertRaises(ValueError, distlock.Locks)
         locks = distlock.Locks("http://h")
         for bad, right in (
             ({"wait": -1}, "wait is -1: want seconds"), ({"wait": "1s"}, "wait is '1s'"),
-            *(({"ttl": ttl}, "ttl is .*: want seconds, more than 0 and at most") for ttl in (0, -1, float("nan"), float("inf"), 1e9, "30", None, True)),
-            ({"mode": None}, "mode is None: want exclusive"), ({"mode": "counted"}, "mode is"),
+            *(({"ttl": ttl}, "ttl is .*: want seconds, at least 0.1 and at most") for ttl in (0, -1, 0.03, float("nan"), float("inf"), 1e9, "30", None, True)),
+            *(({"ttl": ttl}, f"ttl is {ttl} s: want at most 3600 .*; for {ttl} ms write ttl={ttl / 1000:g}") for ttl in (3601, 30_000)),
+            ({"mode": None}, "mode is None: want exclusive"), ({"mode": "counted"}, "mode is"), ({"mode": "shared"}, "want exclusive, write or read"),
             ({"limit": 0}, "limit is 0: want how many"), ({"limit": "3"}, "limit is '3'"), ({"limit": 1.5}, "limit is 1.5"), ({"limit": True}, "limit is"),
             ({"limit": 3, "mode": "read"}, "mode is 'read': want none beside limit"),
             ({"meta": "x"}, "meta is 'x': want a dict"), ({"meta": {"a": 1}}, "meta has 'a': 1"), ({"meta": {1: "a"}}, "meta has 1"),
@@ -427,12 +429,67 @@ class ClientTest(unittest.TestCase):
         for name in 5, None, b"x":
             for call in locks.lock, locks.guard, locks.holder, lambda name: locks.lock_all(["x", name]):
                 self.assertRaisesRegex(ValueError, "the name of the lock is .*: want a str", call, name)
+        for call in locks.lock, locks.try_lock, locks.guard, locks.holder, lambda name: locks.lock_all(["x", name]), aio.Locks("http://h").guard:
+            self.assertRaisesRegex(ValueError, "the name of the lock is empty", call, "")
+        self.assertRaises(ValueError, locks.lock, "half a \ud800")
+        for word, right in {
+            "timeout": "wait=10.*ttl=30", "blocking": "try_lock", "blocking_timeout": "wait=", "lease_time": "ttl=", "leaseTime": "ttl=",
+            "expire": "ttl=", "retryCount": "wait=", "duration": "ttl=", "shared": 'mode="read"', "permits": "limit=3", "odd": "limit, meta",
+        }.items():
+            for call in locks.lock, locks.try_lock, locks.guard, locks.lock_all, aio.Locks("http://h").lock, aio.Locks("http://h").guard:
+                self.assertRaisesRegex(TypeError, f"{call.__name__} has no argument '{word}': .*{right}", call, "x", **{word: 1})
         self.assertRaisesRegex(ValueError, "lead is None: want a function", locks.elect, "x", None)
 
     def test_a_web_server_of_another_kind_is_named(self):
         server = self.serve(acquire=[(404, None)], mixed_up=True)
         with self.assertRaisesRegex(distlock.Unavailable, "/path: status 404, and not from a distlock server"):
             self.locks(server.url + "/path").lock("x", wait=0)
+
+    def test_a_server_with_or_without_tls(self):
+        server = self.serve(acquire=[grant()])
+        with self.assertRaisesRegex(distlock.Unavailable, "does not speak TLS: want http://"):
+            self.locks(server.url.replace("http", "https")).lock("x", wait=0)
+        server.answers["acquire"] = [(400, "Client sent an HTTP request to an HTTPS server.")]
+        with self.assertRaisesRegex(distlock.Unavailable, "speaks TLS: want https://"):
+            self.locks(server).lock("x", wait=0)
+
+    # A right that is withdrawn for a moment, a server that is busy, and one that a proxy does not reach.
+    AWAY = [problem(403, "denied"), problem(429, "unsent"), problem(503, "unsent"), problem(503, "unknown"), drop]
+
+    def test_a_wait_goes_on_while_the_right_is_away(self):
+        server = self.serve(acquire=[grant(), *self.AWAY, grant()])
+        locks = self.locks(server)
+        locks.lock("x").release()
+        locks.lock("x").release()
+        self.assertEqual(7, len(server.calls("acquire")))
+        server.answers["acquire"] = [problem(403, "denied")]
+        for wait in 0, 0.1:
+            self.assertRaises(distlock.Denied, locks.lock, "x", wait=wait)
+
+    def test_a_release_goes_on_while_the_right_is_away(self):
+        server = self.serve(acquire=[grant()], release=[*self.AWAY * 2, (204, None)])
+        locks = self.locks(server)
+        lease = locks.lock("x", ttl=300)
+        self.assertRaises(distlock.Unavailable, lease.release)  # it goes on
+        eventually(lambda: len(server.calls("release")) == 11)
+        self.one_owner(server)
+        eventually(lambda: not locks._worker.client._tasks)
+
+    def test_a_wait_without_an_answer_is_logged(self):
+        server = self.serve(acquire=[problem(503, "unknown")] * 8 + [grant()])
+        with unittest.mock.patch("distlock._client.TELL", 0.3), self.assertLogs("distlock", "WARNING") as logged:
+            locks = self.locks(server)
+            locks.lock("x").release()
+            server.answers["acquire"] = [problem(503, "unknown")] * 8 + [grant()]
+            locks.lock("y").release()
+        self.assertEqual(1, len(logged.output), logged.output)  # a minute
+        self.assertRegex(logged.output[0], "waiting for the lock 'x', and still without an answer: so it is")
+
+    def test_a_minimum_hold_outlives_a_process_that_is_killed(self):
+        server = self.serve(acquire=[grant()])
+        self.locks(server).lock("x", ttl=30, min_hold=60)
+        self.locks(server).lock("x", ttl=30, min_hold=5)
+        self.assertEqual([60_000, 30_000], [b["ttl_ms"] for b in server.calls("acquire")])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Leases for asyncio."""
 
 import asyncio
+import weakref
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Coroutine, Generator, Iterator, List, Optional, Type, TypeVar, cast
+from typing import Any, Callable, Coroutine, Generator, Iterator, List, Optional, Type, TypeVar, cast
 
 from ._client import Client
 from ._errors import Error, Lost
@@ -33,7 +34,7 @@ class Lease(BaseLease):
 
         Raises Lost, or Unavailable if no server has confirmed it.
         """
-        Terms(ttl=ttl)
+        Terms(ttl=ttl, renew=False)
         self.check()
         await asyncio.shield(self._client.run(self._client.extend(self._hold, ttl)))
 
@@ -90,28 +91,53 @@ class Leases:
         return Leases([lease._view() for lease in self._leases], self._lost)
 
 
-class Taking(Awaitable[T]):
-    """Is what lock returns: await it for the lease, or use it in async with, which releases the lease at its end."""
+class Taking(Coroutine[Any, Any, T]):
+    """Is what lock returns: await it for the lease, or use it in async with, which releases the lease at its end.
+
+    It may be used again, also by several tasks at once: each takes the lock for itself. As a coroutine, of which create_task
+    makes a task, it runs once.
+    """
 
     def __init__(self, take: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._take: Callable[[], Coroutine[Any, Any, T]] = take
-        self._taken: Optional[T] = None
+        self._work: Optional[Coroutine[Any, Any, T]] = None
+        self._taken: "weakref.WeakKeyDictionary[Any, List[T]]" = weakref.WeakKeyDictionary()  # by task
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._take().__await__()
 
+    def _begun(self) -> Coroutine[Any, Any, T]:
+        if self._work is None:
+            self._work = self._take()
+        return self._work
+
+    def send(self, value: Any) -> Any:
+        return self._begun().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._begun().throw(*error)
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work.close()
+
     async def __aenter__(self) -> T:
-        self._taken = await self._take()
-        return self._taken._view()
+        taken = await self._take()
+        self._taken.setdefault(asyncio.current_task(), []).append(taken)
+        return taken._view()
 
     async def __aexit__(
         self, kind: Optional[Type[BaseException]] = None, error: Optional[BaseException] = None,
         trace: Optional[TracebackType] = None,
     ) -> None:
-        taken, self._taken = self._taken, None
+        mine = self._taken.get(asyncio.current_task())
+        if not mine:  # a generator's end, which is in a task of its own
+            all_taken = [(task.done(), taken) for task, taken in list(self._taken.items()) if taken]
+            found = [taken for done, taken in all_taken if done] or [taken for _, taken in all_taken]
+            mine = found[0] if len(found) == 1 else None  # it is not known which: those end with their tasks
         try:
-            if taken is not None:
-                await taken.release()
+            if mine:
+                await mine.pop().release()
         except Lost:
             if kind is None:
                 raise

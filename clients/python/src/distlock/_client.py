@@ -23,6 +23,8 @@ _FINAL: Dict[str, Type[Error]] = {
 
 _CLOSED = "the client was closed"
 
+TELL, TELL_AGAIN = 5.0, 60.0  # seconds after which a wait without an answer is logged, by one wait of a client
+
 ASIDE = 2.0  # seconds for which a leader that gave up lets the others have their turn
 
 
@@ -47,6 +49,7 @@ class Client:
         self._tasks: "Set[asyncio.Task[Any]]" = set()
         self._attempts: "Set[asyncio.Task[Any]]" = set()  # those that take
         self.closed = False
+        self._tell_at = 0.0
 
     @property
     def holds(self) -> List[Hold]:
@@ -97,6 +100,7 @@ class Client:
         wait, ttl = hold.terms.wait, hold.terms.ttl
         end = NEVER if wait is None else start + wait
         tries = failures = 0
+        since = NEVER  # of the first of the answers that were none
         perhaps = False  # a server may have a hold of this owner, or a place in the queue
         unsure = False  # a request of this owner had no answer
         waited = False
@@ -122,11 +126,15 @@ class Client:
                         await self._finish(hold.key(), now + patience(ttl), patience(ttl))
                     hold.owner = new_owner()
                     perhaps = unsure = False
-                if kind in _FINAL:
+                over = now >= end
+                if kind in _FINAL and (over or kind != "denied" or not self.let_in):  # a right may be given back
                     raise _FINAL[kind](detail)
                 tries += 1
                 failures = 0 if kind == "held" else failures + 1
-                over = now >= end
+                since = NEVER if kind == "held" else min(since, sent)
+                if now >= max(since + TELL, self._tell_at):
+                    self._tell_at = now + TELL_AGAIN
+                    log.warning("waiting for the lock %r, and still without an answer: %s", hold.name, detail)
                 if over and kind == "held":
                     raise held(hold.name, holders(answer.body.get("holders")))
                 if over and tries >= 2 * len(self._servers):
@@ -134,7 +142,7 @@ class Client:
                 await _pause(failures, end)
         except BaseException:
             if perhaps:
-                await self._finish(hold.key(), time.monotonic() + patience(ttl), patience(ttl))
+                await self._finish(hold.key(), time.monotonic() + ttl, patience(ttl))
             raise
         finally:
             if waited:
@@ -245,27 +253,29 @@ class Client:
         self._renewals.arm(hold)
 
     async def _finish(self, key: Mapping[str, Any], until: float, timeout: float) -> Tuple[str, str]:
-        """Releases until an answer, for a few tries. Returns what became of it."""
-        try:
-            return await self._release(key, until, timeout)
-        except asyncio.CancelledError:  # the loop ends: once more, so that the lock is not left for its TTL
-            await self._release(key, time.monotonic(), min(timeout, 1.0))
-            raise
+        """Releases. Returns what became of it after a few tries; others follow until the hold has ended."""
+        kind, detail, unsure = await self._release(key, until, timeout, 2 + 2 * len(self._servers), False)
+        if kind == "unknown" and time.monotonic() < until:
+            self.run(self._release(key, until, timeout, sys.maxsize, unsure))
+        return kind, detail
 
-    async def _release(self, key: Mapping[str, Any], until: float, timeout: float) -> Tuple[str, str]:
-        unknown, detail = False, ""
-        for n in range(2 + 2 * len(self._servers)):
-            if n:
+    async def _release(
+        self, key: Mapping[str, Any], until: float, timeout: float, tries: int, unsure: bool
+    ) -> Tuple[str, str, bool]:
+        n, detail = 0, ""
+        try:
+            while n == 0 or n < tries and time.monotonic() < until:
+                answer = await self._servers.release(key, timeout)
+                if answer.kind == "lost" and (unsure or answer.unsure):
+                    return "ok", "", True  # an earlier request has released it
+                if answer.kind not in NO_FACT and answer.kind != "denied":  # the right may be given back
+                    return answer.kind, answer.detail, unsure
+                unsure, detail, n = unsure or answer.kind == "unknown", answer.detail, n + 1
                 await _pause(n, until)
-                if time.monotonic() >= until:
-                    break
-            answer = await self._servers.release(key, timeout)
-            if answer.kind == "lost" and (unknown or answer.unsure):
-                return "ok", ""  # an earlier request has released it
-            if answer.kind not in NO_FACT:
-                return answer.kind, answer.detail
-            unknown, detail = unknown or answer.kind == "unknown", answer.detail
-        return "unknown", detail
+        except asyncio.CancelledError:  # the loop ends: once more, so that the lock is not left for its TTL
+            await self._servers.release(key, min(timeout, 1.0))
+            raise
+        return "unknown", detail, unsure
 
     def _over(self, hold: Hold, why: str) -> None:
         if why == "lost":
@@ -296,6 +306,11 @@ class Client:
         lease = hold.lease()
         if lease is not None and hold.terms.on_lost is not None:
             self._lost(lease)
+
+    def lose_all(self) -> None:
+        """Ends all holds of a loop that has ended."""
+        for hold in self.holds:
+            self.lose(hold)
 
     def close_inherited(self) -> None:
         """Ends all in a forked child: the holds are its parent's, and so is the loop."""

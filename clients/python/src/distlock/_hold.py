@@ -102,7 +102,8 @@ class Hold:
 
     def request(self, wait: float) -> Dict[str, Any]:
         """Returns the body of an acquire."""
-        body = dict(self.key(), ttl_ms=milliseconds(self.terms.ttl), meta=self._meta, wait_ms=int(wait * 1000))
+        ttl = max(self.terms.ttl, self.terms.min_hold)  # it is held for that if the process dies, too
+        body = dict(self.key(), ttl_ms=milliseconds(ttl), meta=self._meta, wait_ms=int(wait * 1000))
         if self.terms.limit is not None:
             body["limit"] = self.terms.limit
         if not self.terms.renew:
@@ -155,6 +156,15 @@ class BaseLease:
     def remaining(self) -> float:
         """Returns for how many seconds the lease is trusted if no renewal succeeds; 0 once it has ended."""
         return 0.0 if self._claim.released else self._hold.remaining()
+
+    def _is_view(self) -> bool:
+        return self._owner is not None
+
+    def _was_released(self) -> bool:
+        return self._claim.released and self._hold.ended != "lost"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a lease is of its process: give others its name and fence, and let each process take locks of its own")
 
     def _is_over(self) -> bool:
         """Reports whether there is nothing to release, and raises Lost if that is since the lease was lost."""

@@ -15,10 +15,13 @@ from ._hold import Hold, nested, sorted_names
 from ._leases import Lease, Leases
 from ._secrets import Certificates, Token
 from ._servers import Servers
-from ._wire import Mode, Terms, check_call, check_meta, check_name
+from ._wire import Mode, Terms, check_call, check_meta, check_name, hinted
 from ._worker import Teller, Worker, call_on_lost, process
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_LATE_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_LATE = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)  # what they return, and other functions may, too
 
 
 class Locks:
@@ -70,14 +73,19 @@ class Locks:
 
     def _work(self) -> Worker:
         worker = self._worker
-        if worker is None:
+        if worker is None or not worker.lives():
             with self._mutex:
                 if self._closed:
                     raise Unavailable("the client was closed")
+                worker = self._worker
+                if worker is not None and not worker.lives():  # nothing is renewed any more
+                    worker.client.lose_all()
+                    worker = None
                 tell = Teller(self._on_event).tell if self._on_event is not None else _nobody
-                worker = self._worker = self._worker or Worker(lambda: Client(self._servers(), tell, call_on_lost))
+                worker = self._worker = worker or Worker(lambda: Client(self._servers(), tell, call_on_lost))
         return worker
 
+    @hinted
     def lock(
         self,
         name: str,
@@ -109,6 +117,7 @@ class Locks:
         """
         return self._take(name, Terms(ttl, wait, mode, limit, meta, min_hold, renew, reentrant, on_lost))
 
+    @hinted
     def try_lock(
         self,
         name: str,
@@ -128,6 +137,7 @@ class Locks:
         except Held:
             return None
 
+    @hinted
     def lock_all(
         self,
         names: Iterable[str],
@@ -146,9 +156,11 @@ class Locks:
         They are taken in the order of their names, so that two programs can't wait for each other. wait is for all of them.
         Raises Lost if one is lost while another is waited for.
         """
-        terms = Terms(ttl, wait, mode, limit, meta, min_hold, renew, False, on_lost)
+        return self._take_all(sorted_names(names), Terms(ttl, wait, mode, limit, meta, min_hold, renew, False, on_lost))
+
+    def _take_all(self, names: List[str], terms: Terms) -> Leases:
         worker, lost = self._work(), Flag()
-        leases = [self._new(worker, name, terms, lost) for name in sorted_names(names)]
+        leases = [self._new(worker, name, terms, lost) for name in names]
         try:
             worker.run(worker.client.take_all, [lease._hold for lease in leases])
             for lease in leases:
@@ -159,6 +171,7 @@ class Locks:
                 lease._abandon()
             raise
 
+    @hinted
     def guard(
         self,
         name: str,
@@ -181,13 +194,18 @@ class Locks:
         terms = Terms(ttl, wait, mode, limit, meta, min_hold, renew, reentrant, on_lost)
 
         def decorate(f: F) -> F:
-            if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
-                raise TypeError(f"{f!r} returns before its work is done: use distlock.aio, or a with statement in it")
+            early = TypeError(f"{f!r} returns before its work is done: use distlock.aio, or a with statement in it")
+            if any(is_one(g) for g in (f, getattr(f, "__call__", None)) for is_one in _LATE_FUNCTIONS):
+                raise early
 
             @functools.wraps(f)
             def guarded(*args: Any, **kw: Any) -> Any:
                 with self._take(name, terms):
-                    return f(*args, **kw)
+                    result = f(*args, **kw)
+                    if any(is_one(result) for is_one in _LATE):
+                        getattr(result, "close", getattr(result, "cancel", int))()
+                        raise early
+                    return result
 
             return cast(F, guarded)
 
@@ -209,7 +227,7 @@ class Locks:
         raises Unavailable, and a refusal by servers that have never let this client in. One after a loss is logged.
         """
         check_call("lead", lead, wanted=True)
-        terms = Terms(ttl, None, meta=meta, on_lost=on_lost)
+        terms = Terms(ttl, meta=meta, on_lost=on_lost)
         while True:
             try:
                 lease = self._take(name, terms)
@@ -279,6 +297,9 @@ class Locks:
         except BaseException:
             lease._abandon()
             raise
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a client is of its process: make Locks in each")
 
     def _forked(self) -> None:
         worker = self._worker

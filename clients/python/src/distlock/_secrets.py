@@ -49,6 +49,10 @@ def _is_token(value: Any) -> bool:
     return isinstance(value, str) and bool(value) and all(" " < c <= "~" for c in value)
 
 
+def _no_password() -> str:
+    raise OSError("the key is encrypted: want one without a password, or tls=")
+
+
 class Certificates:
     """The TLS context of a client: the user's own, or one of files."""
 
@@ -77,7 +81,7 @@ class Certificates:
             try:
                 context = ssl.create_default_context(cafile=self._ca)
                 if self._cert is not None:
-                    context.load_cert_chain(self._cert, self._key)
+                    context.load_cert_chain(self._cert, self._key, _no_password)  # it would ask at the terminal
                 self._context, self._stamps = context, stamps
             except OSError as e:
                 if self._context is None:

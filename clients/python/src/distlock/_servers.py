@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import ssl
 import time
 from collections import deque
 from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence
@@ -230,4 +231,6 @@ class Servers:
 
 
 def _reason(e: Exception) -> str:
+    if isinstance(e, ssl.SSLError) and e.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return "the server does not speak TLS: want http://"
     return "no connection in time" if isinstance(e, TimeoutError) else f"{type(e).__name__}: {e}"

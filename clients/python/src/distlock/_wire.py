@@ -1,20 +1,25 @@
 """The protocol, without any I/O: addresses of servers, terms of a lock, and what an answer states as a fact."""
 
 import dataclasses
+import functools
+import inspect
 import json
 import math
+import re
 import urllib.parse
-from typing import Any, Dict, Literal, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Literal, Mapping, NamedTuple, Optional, TypeVar, cast
 
 POLL = 20.0  # seconds for which one request waits: less than a server's limit, and than proxies allow
 MOST = 16 << 20  # bytes of an answer
 RENEWAL = 1000  # holds in one renewal
 RENEWAL_BYTES = 2 << 20  # of its body
 LONGEST = 315_360_000  # seconds of a TTL: what a server takes
+SHORTEST, LONGEST_RENEWED = 0.1, 3600  # seconds: what is less or more was meant in another unit
 
 FACTS = frozenset({"held", "lost", "invalid", "unsupported", "denied", "unsent"})
 
 Mode = Literal["exclusive", "write", "read"]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Address(NamedTuple):
@@ -41,7 +46,7 @@ class Address(NamedTuple):
 
 
 def parse(url: str) -> Address:
-    """Reads a server's URL. Errors don't show it, since it may have a password."""
+    """Reads a server's URL. Errors don't show what may be a password."""
     try:
         u = urllib.parse.urlsplit(url)
         host, port = u.hostname or "", u.port
@@ -50,8 +55,9 @@ def parse(url: str) -> Address:
         u, host, port = urllib.parse.urlsplit(""), "", None
     good = u.scheme in ("http", "https") and host or u.scheme == "http+unix" and u.path and not u.netloc
     if not good or "@" in u.netloc or u.query or u.fragment or port == 0:
+        shown = re.sub("(//)?[^/]*@", r"\1…@", re.split("[?#]", url)[0][:100]) if isinstance(url, str) else url
         raise ValueError(
-            "want URLs such as http://host:7077, https://host or http+unix:///run/distlock.sock; "
+            f"{shown!r}: want URLs such as http://host:7077, https://host or http+unix:///run/distlock.sock; "
             "a token is an argument of its own"
         )
     path = urllib.parse.unquote(u.path) if u.scheme == "http+unix" else urllib.parse.quote(u.path, safe="/%~")
@@ -73,15 +79,20 @@ class Terms:
     on_lost: Optional[Any] = None
 
     def __post_init__(self) -> None:
-        if not _is_number(self.ttl) or not 0 < self.ttl <= LONGEST:
-            raise ValueError(f"ttl is {self.ttl!r}: want seconds, more than 0 and at most {LONGEST}")
+        if not _is_number(self.ttl) or not SHORTEST <= self.ttl <= LONGEST:
+            raise ValueError(f"ttl is {self.ttl!r}: want seconds, at least {SHORTEST} and at most {LONGEST}; 30 are ttl=30")
+        if self.renew and self.ttl > LONGEST_RENEWED:
+            raise ValueError(
+                f"ttl is {self.ttl!r} s: want at most {LONGEST_RENEWED} (1 h) for a lease that is renewed; "
+                f"for {self.ttl!r} ms write ttl={self.ttl / 1000:g}"
+            )
         if self.wait is not None and (not _is_number(self.wait) or not self.wait >= 0):
             raise ValueError(f"wait is {self.wait!r}: want seconds, or None to wait for ever")
         if not _is_number(self.min_hold) or not 0 <= self.min_hold <= LONGEST:
             raise ValueError(f"min_hold is {self.min_hold!r}: want seconds, or 0")
         if not self.renew and self.min_hold > self.ttl:
             raise ValueError(f"min_hold is {self.min_hold!r}, and without renewal the lease ends after {self.ttl!r}")
-        if not isinstance(self.mode, str) or self.mode == "counted":
+        if self.mode not in ("exclusive", "write", "read"):
             raise ValueError(f"mode is {self.mode!r}: want exclusive, write or read; a semaphore has a limit")
         if self.limit is not None and (isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1):
             raise ValueError(f"limit is {self.limit!r}: want how many may hold at once, at least 1")
@@ -106,6 +117,36 @@ def _is_number(v: Any) -> bool:
 def check_name(name: Any) -> None:
     if not isinstance(name, str):
         raise ValueError(f"the name of the lock is {name!r}: want a str")
+    if not name:
+        raise ValueError("the name of the lock is empty: want at least one character")
+    name.isascii() or name.encode()  # UnicodeEncodeError is a ValueError
+
+
+# Words of other libraries, in lower case and without "_".
+_TTL, _WAIT = "ttl=30 is for how many seconds the lock outlives a process that died", "wait=10 waits for at most ten seconds"
+_TRY = "wait=0 is one try, and try_lock makes one"
+_HINTS = {
+    "timeout": f"{_WAIT}, {_TTL}", "blocking": _TRY, "nonblocking": _TRY, "shared": 'mode="read" is a shared lock',
+    **dict.fromkeys(("blockingtimeout", "acquiretimeout", "waittime", "maxwait", "retrycount", "retrytimes", "retrydelay", "sleep"), _WAIT),
+    **dict.fromkeys(("expire", "expires", "expiration", "ex", "px", "lease", "leasetime", "duration", "locktimeout"), _TTL),
+    **dict.fromkeys(("autorenewal", "autorenew", "autoextend"), "leases are renewed; renew=False is without"),
+    **dict.fromkeys(("permits", "value", "maxleases", "count"), "limit=3 makes it a semaphore with three permits"),
+}
+
+
+def hinted(f: F) -> F:
+    """Lets a function say what is right in place of a word of another library."""
+    words = set(inspect.signature(f).parameters)
+
+    @functools.wraps(f)
+    def checked(*args: Any, **kw: Any) -> Any:
+        for word in kw:
+            if word not in words:
+                hint = _HINTS.get(word.replace("_", "").lower(), "it has " + ", ".join(sorted(words - {"self", "name", "names"})))
+                raise TypeError(f"{f.__name__} has no argument {word!r}: {hint}")
+        return f(*args, **kw)
+
+    return cast(F, checked)
 
 
 def check_meta(meta: Any) -> None:
@@ -168,6 +209,8 @@ class Answer(NamedTuple):
 def judge(server: Address, response: Response, request: str, backend: Optional[str]) -> Answer:
     """Returns what an answer states as a fact, for a client that has seen this backend first."""
     detail = f"{server}: status {response.status}"
+    if response.status == 400 and b"HTTPS server" in response.body:
+        return Answer("unsent", {}, f"{server} speaks TLS: want https://")
     if response.headers.get("distlock-request") != request:  # a proxy's, or to another request
         return Answer("unknown", {}, f"{detail}, and not from a distlock server")
     renewed = response.status == 200 and "ndjson" in response.headers.get("content-type", "")

@@ -7,17 +7,23 @@ import queue
 import threading
 import time
 import weakref
-from typing import Any, Callable, Coroutine, List, Optional
+from typing import Any, Callable, Coroutine, Dict, List, Optional
 
 from ._client import Client, log
-from ._errors import Event, Unavailable
+from ._errors import Event, Invalid, Unavailable
 from ._flag import Flag
 from ._hold import BaseLease
 
+_serving: Dict[int, None] = {}  # the threads of clients
 _OURS = "distlock"  # begins the names of this package's threads
 _CLOSED = "the client was closed"
 SLICE = 0.5 if os.name == "nt" else 5.0  # seconds for which a thread waits before it looks whether the worker lives, and, in
 # Windows, whether it is interrupted
+
+
+def serves() -> bool:
+    """Reports whether this is the thread of a client, which must not wait for one."""
+    return threading.get_ident() in _serving
 
 
 class Worker:
@@ -28,11 +34,14 @@ class Worker:
 
     def __init__(self, make: Callable[[], Client]) -> None:
         self.client = make()
-        self.loop = asyncio.SelectorEventLoop()
+        self.loop = _Loop()
         self._stop = weakref.finalize(self, _stop, self.loop)
         self._stop.atexit = False
         self._thread = threading.Thread(target=_serve, args=(self.loop, self.client), name=_OURS, daemon=True)
         self._thread.start()
+
+    def lives(self) -> bool:
+        return self._thread.is_alive()
 
     def submit(self, call: Callable[..., Any], *args: Any) -> bool:
         """Lets the loop call something, unless it has ended: then nothing is renewed."""
@@ -44,11 +53,13 @@ class Worker:
 
     def wait(self, begin: Callable[..., "asyncio.Task[Any]"], *args: Any, timeout: Optional[float] = None) -> Any:
         """Lets the loop begin a task, and waits for its result."""
+        if serves():
+            raise Invalid("the garbage collector has called this in a client's own thread, which can't wait: do it elsewhere")
         done = _Done()
         end = None if timeout is None else time.monotonic() + timeout
         lives = self.submit(_begin, done, begin, args)
         while lives and not done.wait(SLICE if end is None else min(SLICE, end - time.monotonic())):
-            lives = self._thread.is_alive() and (end is None or time.monotonic() < end)
+            lives = self.lives() and (end is None or time.monotonic() < end)
         if not done.is_set():
             raise Unavailable(_CLOSED)
         try:
@@ -62,8 +73,15 @@ class Worker:
         """Lets the loop do work, and waits for its result. The work goes on if the caller is interrupted."""
         return self.wait(lambda: self.client.run(work(*args)))
 
+    def later(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        """Lets the loop do work, for whose result nobody waits."""
+        self.submit(lambda: self.client.run(work(*args)))
+
     def close(self, release: bool = True) -> None:
         """Closes the client, and ends the thread."""
+        if serves():
+            self.submit(lambda: self.client.run(self.client.close(release)).add_done_callback(lambda _: self._stop()))
+            return
         try:
             self.wait(lambda: self.client.run(self.client.close(release)), timeout=3.0)
         except Unavailable:
@@ -75,6 +93,14 @@ class Worker:
         self._stop.detach()
         self.client.close_inherited()
         _inherited.append(self)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop beside which another may run in the same thread, as where gevent or eventlet make one of all threads."""
+
+    def _process_events(self, events: Any) -> None:
+        asyncio._set_running_loop(self)
+        super()._process_events(events)  # type: ignore[misc]
 
 
 _inherited: List[Worker] = []  # kept, since the end of a loop would disturb its process
@@ -111,10 +137,16 @@ def _stop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _serve(loop: asyncio.AbstractEventLoop, client: Client) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.run_until_complete(client.disconnect())
-    loop.close()
+    me = threading.get_ident()
+    _serving[me] = None
+    try:
+        asyncio._set_running_loop(None)
+        loop.run_forever()
+        asyncio._set_running_loop(None)
+        loop.run_until_complete(client.disconnect())
+        loop.close()
+    finally:
+        _serving.pop(me, None)
 
 
 def call_on_lost(lease: BaseLease) -> None:

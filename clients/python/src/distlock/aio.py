@@ -35,7 +35,7 @@ from ._errors import Denied, Error, Event, Held, Holder, Invalid, Lost, Unavaila
 from ._hold import BaseLease, Hold, nested, sorted_names
 from ._secrets import Certificates, Token
 from ._servers import Servers
-from ._wire import Mode, Terms, check_call, check_meta, check_name
+from ._wire import Mode, Terms, check_call, check_meta, check_name, hinted
 from ._worker import process, tell_one
 
 __all__ = [
@@ -93,6 +93,7 @@ class Locks:
             self._loop, self._client = loop, Client(self._servers(), tell, _call_on_lost)
         return self._client
 
+    @hinted
     def lock(
         self,
         name: str,
@@ -125,6 +126,7 @@ class Locks:
         terms = Terms(ttl, wait, mode, limit, meta, min_hold, renew, reentrant, on_lost)
         return Taking(lambda: self._take(name, terms))
 
+    @hinted
     async def try_lock(
         self,
         name: str,
@@ -144,6 +146,7 @@ class Locks:
         except Held:
             return None
 
+    @hinted
     def lock_all(
         self,
         names: Iterable[str],
@@ -166,6 +169,7 @@ class Locks:
         found = sorted_names(names)
         return Taking(lambda: self._take_all(found, terms))
 
+    @hinted
     def guard(
         self,
         name: str,
@@ -213,7 +217,7 @@ class Locks:
         have never let this client in. One after a loss is logged.
         """
         check_call("lead", lead, wanted=True)
-        terms = Terms(ttl, None, meta=meta, on_lost=on_lost)
+        terms = Terms(ttl, meta=meta, on_lost=on_lost)
         while True:
             try:
                 lease = await self._take(name, terms)
@@ -304,6 +308,9 @@ class Locks:
                 client.abandon(lease._hold, lease._claim)
             raise
         return Leases(leases, lost)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a client is of its process: make Locks in each")
 
     def _forked(self) -> None:
         client = self._client
