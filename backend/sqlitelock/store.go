@@ -69,7 +69,7 @@ func (s *store) wrapRead(err error) error {
 // Swap makes the changes in one transaction.
 func (s *store) Swap(ctx context.Context, changes []engine.Change) []engine.Outcome {
 	list := make([]engine.Outcome, len(changes)) // an abandoned job still writes it
-	err := s.w.do(ctx, func(j *job) (err error) {
+	j := s.w.newJob(ctx, func(j *job) (err error) {
 		for i := range changes {
 			if list[i], err = j.swap(changes[i]); err != nil {
 				return err
@@ -77,33 +77,46 @@ func (s *store) Swap(ctx context.Context, changes []engine.Change) []engine.Outc
 		}
 		return nil
 	})
-	if err != nil {
+	j.lone = len(changes) == 1
+	if err := s.w.await(j); err != nil {
 		return slices.Repeat([]engine.Outcome{{Err: s.wrap(err)}}, len(changes))
 	}
 	return list
 }
 
-// swap makes a change, in a transaction. A change that misses is no error. What this process has written last is taken to be there
-// still: a write finds out.
-func (j *job) swap(c engine.Change) (out engine.Outcome, err error) {
-	c.Floor = max(c.Floor, wallMicros()) // also if the file is lost
-	now := j.w.clock.micros()
+// replace makes a change of what this process has written last, since a write finds out if it is there still, or else of what it reads.
+// A change that misses is no error.
+func (j *job) replace(c *engine.Change, now int64) (was, is engine.Kept, done bool, err error) {
 	was, known := j.w.known[c.Name]
-	is, done := was, false
 	if known {
 		if is, done = c.Apply(was, now); done {
 			done, err = j.w.put(c.Name, was, is)
 		}
-	}
-	if !done && err == nil {
-		if was, err = j.w.stmts.kept(c.Name, j.w.clock.boot); was.Version == 0 {
-			c.Floor = max(c.Floor, was.Void+1)
+		if done || err != nil {
+			return was, is, done, err
 		}
-		is, done = c.Apply(was, now)
-		if done && err == nil {
-			_, err = j.w.put(c.Name, was, is)
-		}
+		delete(j.w.known, c.Name)
 	}
+	if was, err = j.w.stmts.kept(c.Name, j.w.clock.boot); was.Version == 0 {
+		c.Floor = max(c.Floor, was.Void+1)
+	}
+	if is, done = c.Apply(was, now); !done || err != nil {
+		return was, is, false, err
+	}
+	if j.lone && was.Version == 0 {
+		return was, is, false, errNotAlone
+	}
+	if done, err = j.w.put(c.Name, was, is); !done && err == nil {
+		err = errNotAlone
+	}
+	return was, is, done, err
+}
+
+// swap makes a change.
+func (j *job) swap(c engine.Change) (out engine.Outcome, err error) {
+	c.Floor = max(c.Floor, wallMicros()) // also if the file is lost
+	now := j.w.clock.micros()
+	was, is, done, err := j.replace(&c, now)
 	out = engine.Outcome{Done: done, Other: done && c.Ahead != engine.Whole && was.Version != c.Version}
 	if out.Seen = (engine.Seen{Version: is.Version, Void: is.Void, Now: now}); !done || out.Other {
 		out.Seen.Text = is.Text

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -48,6 +49,7 @@ type job struct {
 	run   func(j *job) error
 	start time.Time
 	done  chan error
+	lone  bool // it writes with one statement, outside of a transaction
 
 	added int      // rows of locks
 	wake  []string // keys of the notifier
@@ -75,7 +77,11 @@ func (j *job) answer(err error) {
 // do runs a job in a transaction, and waits for the result. An error of ctx that is not ErrUnsent means that the outcome is
 // unknown: the job may still run.
 func (w *writer) do(ctx context.Context, run func(*job) error) error {
-	j := w.newJob(ctx, run)
+	return w.await(w.newJob(ctx, run))
+}
+
+// await is do of a job.
+func (w *writer) await(j *job) error {
 	if w.runAlone(j) {
 		return <-j.done
 	}
@@ -211,19 +217,8 @@ func (w *writer) transact(batch []*job) error {
 	if err := w.files.check(); err != nil {
 		return err
 	}
-	if _, err := w.stmts.begin.exec(); err != nil {
+	if err := w.write(batch); err != nil {
 		return err
-	}
-	now := w.clock.now()
-	stamp := now-w.stamped >= int64(stampEvery)
-	if err := w.runAll(batch, stamp, now); err != nil {
-		// Some errors have ended the transaction already.
-		_, _ = w.stmts.rollback.exec()
-		w.known = nil
-		return err
-	}
-	if stamp {
-		w.stamped = now
 	}
 	w.commits++
 	for _, j := range batch {
@@ -234,6 +229,51 @@ func (w *writer) transact(batch []*job) error {
 	return nil
 }
 
+// write runs the jobs, and commits. A lone job reads and writes by itself if no other process writes in between: a process that is
+// stopped within a transaction keeps the others from the file until it goes on.
+func (w *writer) write(batch []*job) error {
+	now := w.clock.now()
+	stamp := now-w.stamped >= int64(stampEvery)
+	if one := batch[0]; one.lone && len(batch) == 1 && !stamp {
+		err := one.again()
+		if !errors.Is(err, errNotAlone) {
+			return w.forget(err)
+		}
+	}
+	for _, j := range batch {
+		j.lone = false
+	}
+	if _, err := w.stmts.begin.exec(); err != nil {
+		return err
+	}
+	if err := w.runAll(batch, stamp, now); err != nil {
+		// Some errors have ended the transaction already.
+		_, _ = w.stmts.rollback.exec()
+		return w.forget(err)
+	}
+	if stamp {
+		w.stamped = now
+	}
+	return nil
+}
+
+// errNotAlone says that a job needs a transaction.
+var errNotAlone = errors.New("the row is new, or another process has changed it")
+
+// forget forgets what may not be written, after an error.
+func (w *writer) forget(err error) error {
+	if err != nil {
+		w.known = nil
+	}
+	return err
+}
+
+// again runs the job, also after an attempt that wrote nothing.
+func (j *job) again() error {
+	j.added, j.wake = 0, nil
+	return j.run(j)
+}
+
 func (w *writer) runAll(batch []*job, stamp bool, now int64) error {
 	if stamp {
 		if _, err := w.stmts.stamp.exec(now, w.clock.boot); err != nil {
@@ -241,8 +281,7 @@ func (w *writer) runAll(batch []*job, stamp bool, now int64) error {
 		}
 	}
 	for _, j := range batch {
-		j.added, j.wake = 0, nil
-		if err := j.run(j); err != nil {
+		if err := j.again(); err != nil {
 			return err
 		}
 	}
