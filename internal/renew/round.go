@@ -14,7 +14,7 @@ import (
 const (
 	// maxBatch bounds the holds of one call of Renew, so that an Unlock of one of them does not
 	// wait long for the others.
-	maxBatch = 1000
+	maxBatch = 500
 
 	// maxSlice bounds the holds that the Watchdog looks at while others wait for its mutex.
 	maxSlice = maxBatch
