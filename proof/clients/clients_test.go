@@ -36,17 +36,22 @@ var eventually = locktest.Eventually
 
 // Roles of this program as a child that is killed or stopped.
 const (
-	roleEnv = "DISTLOCK_CLIENTSTEST_ROLE" // serve or hold
+	roleEnv = "DISTLOCK_CLIENTSTEST_ROLE" // serve, hold, go or naive
 	urlEnv  = "DISTLOCK_CLIENTSTEST_URL"  // the backend's
 	argEnv  = "DISTLOCK_CLIENTSTEST_ARG"  // the address of the server, or the name of the lock
 )
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		fmt.Println("error:", map[string]func(url, arg string) error{"serve": lockserver.Serve, "hold": hold}[role](os.Getenv(urlEnv), os.Getenv(argEnv)))
-		os.Exit(1)
+		roles := map[string]func(url, arg string) error{"serve": lockserver.Serve, "hold": hold, "go": goProgram, "naive": naiveProgram}
+		if err := roles[role](os.Getenv(urlEnv), os.Getenv(argEnv)); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		return
 	}
 	code := testserver.Run(m)
+	stopShared()
 	os.RemoveAll(classes.dir)
 	os.Remove(commandPath)
 	os.Exit(code)
@@ -217,27 +222,24 @@ func turns(t *testing.T, l *language) {
 	s := newSite(t, server.Options{})
 	p, name := l.start(t, s.url), newName()
 	held := take(t, s.c, name)
-	p.say("lock", name, 30_000, 0, "exclusive", 0)
-	p.fails("Held")
+	p.lock(name, "wait", 0).fails("Held")
 	before := s.acquires.Load()
-	p.say("lock", name, 30_000, -1, "exclusive", 0)
+	waiter := p.lock(name)
 	waits(t, s.c, name)
 	give(t, held)
-	fence := p.hearsNumber("held")
+	fence := waiter.hearsNumber("held")
 	if n := s.acquires.Load() - before; n != 1 {
 		t.Errorf("the waiter made %d requests", n)
 	}
 	if _, err := s.c.Mutex(name).TryLock(t.Context()); err == nil {
 		t.Error("two have the lock")
 	}
-	p.say("release")
-	p.hears("released")
+	waiter.release()
 	next := take(t, s.c, name)
 	if fence <= held.Fence() || next.Fence() <= fence {
 		t.Errorf("fences %d, %d, %d", held.Fence(), fence, next.Fence())
 	}
-	p.say("lock", name, 30_000, 50, "exclusive", 0)
-	p.fails("Held")
+	p.lock(name, "wait", 50).fails("Held")
 	give(t, next)
 }
 
@@ -246,29 +248,20 @@ func TestModes(t *testing.T) { eachClient(t, modes) }
 
 func modes(t *testing.T, l *language) {
 	s := newSite(t, server.Options{})
-	url := s.url
-	if l.unix {
-		url = s.unix
-	}
-	p, name := l.start(t, url), newName()
+	p, name := l.start(t, s.unix), newName()
 	reader := must.Get(s.c.RWMutex(name).TryRLock(t.Context()))(t)
-	p.say("lock", name, 30_000, 0, "write", 0)
-	p.fails("Held")
-	p.say("lock", name, 30_000, 0, "read", 0)
-	p.hearsNumber("held")
+	p.lock(name, "wait", 0, "mode", "write").fails("Held")
+	mine, _ := p.take(name, "wait", 0, "mode", "read")
 	give(t, reader)
-	p.say("release")
-	p.hears("released")
+	mine.release()
 	name = newName()
 	permit := must.Get(s.c.Semaphore(name, 2).TryAcquire(t.Context()))(t)
-	p.say("lock", name, 30_000, 0, "exclusive", 2)
-	p.hearsNumber("held")
+	mine, _ = p.take(name, "wait", 0, "limit", 2)
 	if _, err := s.c.Semaphore(name, 2).TryAcquire(t.Context()); err == nil {
 		t.Error("there are three permits")
 	}
 	give(t, permit)
-	p.say("release")
-	p.hears("released")
+	mine.release()
 }
 
 // A client without the right, and a request that no server takes, get errors of their own.
@@ -280,20 +273,14 @@ func refusals(t *testing.T, l *language) {
 	access := must.Get(server.OpenAccess(file, nil))(t)
 	s := newSite(t, server.Options{Access: access})
 	wrong := l.startAs(t, token+"?", s.url)
-	wrong.say("lock", "ci/x", 30_000, -1, "exclusive", 0)
-	wrong.fails("Denied")
+	wrong.lock("ci/x").fails("Denied")
 	p := l.startAs(t, token, s.url)
-	p.say("lock", "other", 30_000, -1, "exclusive", 0)
-	p.fails("Denied")
-	p.say("lock", "ci/x", 30_000, -1, "exclusive", 0)
-	p.hearsNumber("held")
-	p.say("release")
-	p.hears("released")
-	p.say("lock", "ci/x", 30_000, -1, "odd", 0)
-	p.fails("Invalid")
+	p.lock("other").fails("Denied")
+	mine, _ := p.take("ci/x")
+	mine.release()
+	p.lock("ci/" + strings.Repeat("x", 3000)).fails("Invalid")
 	foreign := l.startAs(t, token, "http://"+testserver.DeadAddr(t))
-	foreign.say("lock", "ci/x", 30_000, 0, "exclusive", 0)
-	foreign.fails("Unavailable")
+	foreign.lock("ci/x", "wait", 0).fails("Unavailable")
 }
 
 // Clients and Go take turns with a number in a file, which only holders may touch, through servers that lose every
@@ -316,8 +303,9 @@ func exclusion(t *testing.T, takesPart func(*language) bool) {
 			peers = append(peers, l.start(t, mortal, s.url))
 		}
 	}
+	var counting []*call
 	for _, p := range peers {
-		p.say("count", name, file, rounds)
+		counting = append(counting, p.call("count", "name", name, "file", file, "rounds", rounds))
 	}
 	for i := range rounds {
 		if i == rounds/2 {
@@ -331,8 +319,8 @@ func exclusion(t *testing.T, takesPart func(*language) bool) {
 		}
 		give(t, l)
 	}
-	for _, p := range peers {
-		p.hears("counted")
+	for _, c := range counting {
+		c.hears("counted")
 	}
 	if n, _ := number(t, file); n != rounds*(len(peers)+1) {
 		t.Errorf("%d of %d increments are left", n, rounds*(len(peers)+1))
@@ -357,25 +345,24 @@ func TestStoppedClient(t *testing.T) { eachClient(t, stoppedClient) }
 func stoppedClient(t *testing.T, l *language) {
 	s := newSite(t, server.Options{})
 	p, name := l.start(t, s.url), newName()
-	fence := p.lock(name, 3*time.Second)
+	mine, fence := p.take(name, "ttl", 3000, "watch", 1)
 	p.signal(syscall.SIGSTOP)
 	next := take(t, s.c, name)
-	now := monotonic(t)
+	now := monotonic()
 	p.signal(syscall.SIGCONT)
-	noticed(t, p, fence, next, now)
+	noticed(t, mine, fence, next, now)
 }
 
 // noticed expects that the peer has lost the lock, and that it ceased to trust it before the next holder had it.
-func noticed(t *testing.T, p *peer, fence uint64, next *distlock.Lease, granted uint64) {
+func noticed(t *testing.T, mine *call, fence uint64, next *distlock.Lease, granted uint64) {
 	t.Helper()
-	if last := p.hearsNumber("lost"); last >= granted {
+	if last := mine.hearsNumber("lost"); last >= granted {
 		t.Errorf("trusted the lock for %v after another had it", time.Duration(last-granted))
 	}
 	if next.Fence() <= fence {
 		t.Errorf("fence %d after %d", next.Fence(), fence)
 	}
-	p.say("release")
-	p.fails("Lost")
+	mine.of("release").fails("Lost")
 	give(t, next) // which the peer has not released
 }
 
@@ -386,10 +373,10 @@ func stoppedServer(t *testing.T, l *language) {
 	s := newSite(t, server.Options{})
 	stopped, url := serverProcess(t, s.redis)
 	p, name := l.start(t, url), newName()
-	fence := p.lock(name, 3*time.Second)
+	mine, fence := p.take(name, "ttl", 3000, "watch", 1)
 	must.OK(t, stopped.Process.Signal(syscall.SIGSTOP))
 	next := take(t, s.c, name)
-	noticed(t, p, fence, next, monotonic(t))
+	noticed(t, mine, fence, next, monotonic())
 }
 
 // A lease outlives its server: another server renews it.
@@ -399,14 +386,13 @@ func killedServer(t *testing.T, l *language) {
 	s := newSite(t, server.Options{})
 	victim, url := serverProcess(t, s.redis)
 	p, name := l.start(t, url, s.url), newName()
-	fence := p.lock(name, 12*time.Second)
+	mine, fence := p.take(name, "ttl", 12_000)
 	killed(victim)
 	eventually(t, "four renewals, which is longer than the TTL", func() bool { return s.renewals.Load() >= 4 })
 	if _, err := s.c.Mutex(name).TryLock(t.Context()); err == nil {
 		t.Error("the lock was not renewed")
 	}
-	p.say("release")
-	p.hears("released")
+	mine.release()
 	next := take(t, s.c, name)
 	if next.Fence() <= fence {
 		t.Errorf("fence %d after %d", next.Fence(), fence)
@@ -424,11 +410,11 @@ func killedHolders(t *testing.T, l *language) {
 	var first uint64
 	fmt.Sscan(text, &first)
 	p := l.start(t, s.url)
-	p.say("lock", name, 3000, -1, "exclusive", 0)
+	waiter := p.lock(name, "ttl", 3000)
 	waits(t, s.c, name)
 	killed(victim)
-	second := p.hearsNumber("held")
-	p.kill()
+	second := waiter.hearsNumber("held")
+	p.program.kill()
 	third := take(t, s.c, name)
 	if first == 0 || second <= first || third.Fence() <= second {
 		t.Errorf("fences %d, %d, %d", first, second, third.Fence())

@@ -33,7 +33,7 @@ func java(tb testing.TB, args ...string) *exec.Cmd {
 		const sources = "io/github/distlock/*.java"
 		main, _ := filepath.Glob(filepath.Join(clients, "java/src/main/java", sources))
 		tests, _ := filepath.Glob(filepath.Join(clients, "java/src/test/java", sources))
-		tests = append(tests, "Peer.java")
+		tests = append(tests, "programs/Peer.java")
 		for _, args := range [][]string{append([]string{"--release", "11"}, main...), append([]string{"-cp", classes.dir}, tests...)} {
 			out, err := exec.Command(javac, append([]string{"-Xlint:all", "-Werror", "-d", classes.dir}, args...)...).CombinedOutput()
 			if err != nil {

@@ -41,8 +41,9 @@ func TestLongTurns(t *testing.T) {
 	}
 	var running sync.WaitGroup
 	running.Go(f.run)
+	var counting []*call
 	for _, p := range peers {
-		p.say("count", name, file, rounds)
+		counting = append(counting, p.call("count", "name", name, "file", file, "rounds", rounds))
 	}
 	began := time.Now()
 	for range rounds {
@@ -56,8 +57,8 @@ func TestLongTurns(t *testing.T) {
 		note(t, file, "end", l.Fence())
 		give(t, l)
 	}
-	for i, p := range peers {
-		p.counts(languages[i].name, file)
+	for _, c := range counting {
+		c.counts(file)
 	}
 	close(f.stop)
 	running.Wait()
@@ -124,19 +125,19 @@ func TestOverlap(t *testing.T) {
 }
 
 // counts waits until a peer has had all its turns, for as long as there are turns.
-func (p *peer) counts(name, file string) {
-	p.t.Helper()
+func (c *call) counts(file string) {
+	c.Helper()
 	for before := ""; ; {
 		select {
-		case line := <-p.lines:
+		case line := <-c.answers:
 			if line != "counted" {
-				p.t.Errorf("%s says %q", name, line)
+				c.Errorf("%v says %q", c.program.cmd.Args, line)
 			}
 			return
 		case <-time.After(patience):
-			now := string(must.Get(os.ReadFile(file))(p.t))
+			now := string(must.Get(os.ReadFile(file))(c.TB))
 			if now == before {
-				p.t.Fatalf("%s gets no turn after %s", name, now)
+				c.Fatalf("%v gets no turn after %s", c.program.cmd.Args, now)
 			}
 			before = now
 		}

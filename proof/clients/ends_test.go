@@ -1,0 +1,116 @@
+//go:build linux
+
+package clients
+
+import (
+	"time"
+
+	"github.com/distlock/distlock/internal/testkit/expect"
+)
+
+// endPromises are those about calls and programs that end before their time.
+var endPromises = []promise{
+	{name: "a wait that is given up leaves nothing", keep: givenUp},
+	{name: "a wait that is given up leaves nothing, though the server is silent", keep: givenUpInSilence},
+	{name: "the lock of a program that was killed is free after its TTL", keep: killedProgram, without: "naive"},
+	{name: "a minimum hold outlives the kill of its program", keep: func(c *cell) { minHold(c, false) }},
+	{name: "a minimum hold outlives its release, and then the kill of its program", keep: func(c *cell) { minHold(c, true) }},
+	{name: "a lease ends with its maximum hold, and says so", keep: maxHold},
+	{name: "a program with leases ends, and they end with their TTL at the latest", keep: exits},
+	{name: "a program that ends releases its leases", keep: releasesAtExit, without: "go asyncio node java naive"},
+	{name: "a forked child has none of the leases, and takes others", keep: forks, without: "go asyncio node java naive"},
+}
+
+func givenUp(c *cell) {
+	r := newRig(c, false)
+	other := r.hold("a")
+	p := c.alone(r)
+	mine := p.lock("a", "ttl", 300_000, "main", 1)
+	c.eventually("a waiter", func() bool { return r.waiters("a") > 0 })
+	p.call("cancel", "call", mine.number)
+	mine.hears("cancelled")
+	c.eventually("no waiter", func() bool { return r.waiters("a") == 0 })
+	expect.OK(c, other.Unlock(c.Context()))
+	expect.OK(c, r.hold("a").Unlock(c.Context()))
+	again, _ := p.take("a")
+	again.release()
+}
+
+func givenUpInSilence(c *cell) {
+	r := newRig(c, false)
+	p := c.alone(r)
+	first, _ := p.take("first")
+	first.release()
+	restore := r.proxy.LoseReplies()
+	mine := p.lock("a", "ttl", 300_000, "main", 1)
+	c.eventually("a grant", func() bool { return r.seen.of("a").grants > 0 })
+	r.proxy.Silence()
+	p.call("cancel", "call", mine.number)
+	mine.hears("cancelled")
+	time.Sleep(troubleTime)
+	restore()
+	r.proxy.Pass()
+	c.eventually("a free lock", func() bool { return r.isFree("a") })
+}
+
+func killedProgram(c *cell) {
+	r := newRig(c, false)
+	p := c.alone(r)
+	_, fence := p.take("a", "ttl", 2000)
+	p.program.kill()
+	other, err := r.c.Mutex("a").Lock(c.Context())
+	if expect.OK(c, err) && other.Fence() <= fence {
+		c.Errorf("fence %d after %d", other.Fence(), fence)
+	}
+}
+
+// minHold takes a lock that is kept, and later one that is not, which shows when the TTL of both is over.
+func minHold(c *cell, released bool) {
+	r := newRig(c, false)
+	p := c.alone(r)
+	kept, fence := p.take("kept", "ttl", 2000, "wait", 0, "min_hold", 300_000)
+	if released {
+		kept.release()
+	}
+	p.take("plain", "ttl", 2000, "wait", 0)
+	p.program.kill()
+	c.eventually("the end of the TTL", func() bool { return r.isFree("plain") })
+	r.holds("kept", fence)
+}
+
+func maxHold(c *cell) {
+	r := newRig(c, false)
+	mine, _ := c.client(r).take("a", "ttl", 3000, "max_hold", 1000, "watch", 1)
+	mine.hears("lost")
+	mine.of("check").fails("Lost")
+	c.eventually("a free lock", func() bool { return r.isFree("a") })
+}
+
+// exits ends a program as those of its language end.
+func exits(c *cell) {
+	r := newRig(c, false)
+	p := c.alone(r)
+	p.take("a", "ttl", 3000)
+	p.call("exit")
+	c.eventually("the end of the program", p.program.hasEnded)
+	expect.OK(c, p.program.err)
+	c.eventually("a free lock", func() bool { return r.isFree("a") })
+}
+
+func releasesAtExit(c *cell) {
+	r := newRig(c, false)
+	p := c.alone(r)
+	p.take("a", "ttl", 300_000)
+	p.call("exit")
+	c.eventually("a free lock", func() bool { return r.isFree("a") })
+}
+
+func forks(c *cell) {
+	r := newRig(c, false)
+	p := c.alone(r)
+	mine, fence := p.take("a", "ttl", 300_000)
+	mine.of("fork", "name", "child").hears("child 0")
+	mine.of("check").hears("held")
+	r.holds("a", fence)
+	mine.release()
+}

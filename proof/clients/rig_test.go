@@ -1,0 +1,242 @@
+//go:build linux
+
+package clients
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/must"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/server"
+)
+
+// rig is a server in this process behind a network that can be broken, and a Go client of the same store.
+type rig struct {
+	testing.TB
+	store  *memlock.Store
+	seen   *seenCalls
+	c      *distlock.Client
+	proxy  *faultproxy.Proxy
+	url    string
+	tokens string // the file of those who may call; empty: everybody may
+	access *server.Access
+	denied atomic.Int64 // calls that were denied
+
+	mu     sync.Mutex
+	server *server.Server // the one that serves now
+	addr   string
+	status int   // that a proxy answers in place of the server; 0: none
+	proxys int64 // requests that were answered so
+}
+
+// newRig makes a rig. With tokens its clients need the token.
+func newRig(tb testing.TB, tokens bool) *rig {
+	tb.Helper()
+	r := &rig{TB: tb, store: memlock.NewStore()}
+	r.seen = &seenCalls{Backend: r.store.Connect(), names: map[string]*seenName{}}
+	r.c = must.Get(distlock.New(r.store.Connect(), nil))(tb)
+	tb.Cleanup(func() { r.c.Close() })
+	if tokens {
+		r.tokens = filepath.Join(tb.TempDir(), "tokens")
+		r.admit()
+		r.access = must.Get(server.OpenAccess(r.tokens, nil))(tb)
+	}
+	r.serve()
+	r.proxy = faultproxy.New(tb, r.addr)
+	r.url = "http://" + r.proxy.Addr()
+	return r
+}
+
+// serve starts another server, which is used from now on.
+func (r *rig) serve() {
+	r.Helper()
+	o := server.Options{Access: r.access, Log: slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	s := must.Get(server.New(r.seen, o))(r.TB)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.mu.Lock()
+		status := r.status
+		if status != 0 {
+			r.proxys++
+		}
+		r.mu.Unlock()
+		if status != 0 {
+			http.Error(w, "not from distlock", status)
+			return
+		}
+		s.ServeHTTP(w, req)
+	}))
+	r.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	r.mu.Lock()
+	r.server, r.addr = s, srv.Listener.Addr().String()
+	r.mu.Unlock()
+}
+
+// Write reads a line of the server's log.
+func (r *rig) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), "denied") {
+		r.denied.Add(1)
+	}
+	return len(line), nil
+}
+
+// gone ends all connections, and lets no other reach the server.
+func (r *rig) gone() { r.proxy.Retarget(testserver.DeadAddr(r.TB)) }
+
+// back ends gone.
+func (r *rig) back() { r.proxy.Retarget(r.addr) }
+
+// refuses lets a proxy answer all requests from now on, also those of connections that there are; 0 ends that.
+func (r *rig) refuses(status int) {
+	r.mu.Lock()
+	r.status = status
+	r.mu.Unlock()
+	r.proxy.Cut()
+}
+
+// refused returns how many requests the proxy has answered.
+func (r *rig) refused() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.proxys
+}
+
+// drain drains the server, and replaces it.
+func (r *rig) drain() {
+	old := r.server
+	drained, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	must.OK(r.TB, old.Drain(drained))
+	r.serve()
+	r.back()
+}
+
+// admit lets the clients in.
+func (r *rig) admit() {
+	r.rights(fmt.Sprintf("ci sha256:%x lock,see *\n", sha256.Sum256([]byte(token))))
+}
+
+// deny takes the clients' rights away.
+func (r *rig) deny() { r.rights("# none\n") }
+
+func (r *rig) rights(text string) {
+	next := r.tokens + ".next"
+	must.OK(r.TB, os.WriteFile(next, []byte(text), 0o600))
+	must.OK(r.TB, os.Rename(next, r.tokens))
+}
+
+// isFree reports whether nobody holds a lock.
+func (r *rig) isFree(name string) bool {
+	info, err := r.c.Inspect(r.Context(), name)
+	return err == nil && len(info.Holders) == 0
+}
+
+// waiters returns how many wait for a lock.
+func (r *rig) waiters(name string) int {
+	info, err := r.c.Inspect(r.Context(), name)
+	if err != nil {
+		return 0
+	}
+	return info.WaiterCount
+}
+
+// hold lets another hold a lock.
+func (r *rig) hold(name string) *distlock.Lease {
+	r.Helper()
+	return must.Get(r.c.Mutex(name).TryLock(r.Context()))(r.TB)
+}
+
+// holds checks that a lock is held with a fence.
+func (r *rig) holds(name string, fence uint64) {
+	r.Helper()
+	info := must.Get(r.c.Inspect(r.Context(), name))(r.TB)
+	if len(info.Holders) != 1 || info.Holders[0].Fence != fence {
+		r.Errorf("the holders of %s are %+v, want one with fence %d", name, info.Holders, fence)
+	}
+}
+
+// lose ends a hold of a client, as an operator may.
+func (r *rig) lose(name string) {
+	r.Helper()
+	must.OK(r.TB, r.c.ForceUnlock(r.Context(), must.Get(r.c.Inspect(r.Context(), name))(r.TB)))
+}
+
+// seenCalls are a store's calls by the server.
+type seenCalls struct {
+	*memlock.Backend
+	mu    sync.Mutex
+	names map[string]*seenName
+}
+
+// seenName counts the calls for a name.
+type seenName struct{ acquires, grants, renewals, releases, landed int }
+
+// of returns the calls for a name so far.
+func (s *seenCalls) of(name string) seenName {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.names[name]; n != nil {
+		return *n
+	}
+	return seenName{}
+}
+
+// total returns how many names there were calls for.
+func (s *seenCalls) total() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.names)
+}
+
+func (s *seenCalls) note(name string, f func(*seenName)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.names[name] == nil {
+		s.names[name] = &seenName{}
+	}
+	f(s.names[name])
+}
+
+func (s *seenCalls) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	s.note(r.Name, func(n *seenName) { n.acquires++ })
+	g, err := s.Backend.Acquire(ctx, r)
+	if err == nil {
+		s.note(r.Name, func(n *seenName) { n.grants++ })
+	}
+	return g, err
+}
+
+func (s *seenCalls) Renew(ctx context.Context, holds []driver.Hold) []error {
+	for _, h := range holds {
+		s.note(h.Name, func(n *seenName) { n.renewals++ })
+	}
+	return s.Backend.Renew(ctx, holds)
+}
+
+func (s *seenCalls) Release(ctx context.Context, h driver.Hold) error {
+	err := s.Backend.Release(ctx, h)
+	s.note(h.Name, func(n *seenName) {
+		n.releases++
+		if err == nil {
+			n.landed++
+		}
+	})
+	return err
+}
