@@ -327,21 +327,21 @@ func (u *sharedUse) count(d int) {
 
 func (g *goClients) turns(call string, a args) error {
 	l := lockerOf(g.client(a), a, distlock.Fair())
-	return manyTurns(&g.answers, call, a, func() (func(), error) {
+	return manyTurns(&g.answers, call, a, func(int) (func(), error) {
 		lease, err := l.lock(context.Background())
 		return func() { lease.Unlock(context.Background()) }, err
 	})
 }
 
 // manyTurns lets many take turns until there were enough.
-func manyTurns(o *answers, call string, a args, lock func() (unlock func(), err error)) error {
+func manyTurns(o *answers, call string, a args, lock func(i int) (unlock func(), err error)) error {
 	var mu sync.Mutex
 	var order []int
 	n, total, over := a.int("n"), a.int("total"), make(chan struct{})
 	for i := range n {
 		go func() {
 			for {
-				unlock, err := lock()
+				unlock, err := lock(i)
 				if err != nil {
 					continue
 				}

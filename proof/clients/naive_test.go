@@ -103,8 +103,11 @@ func (n *naiveClient) make(call, what string, a args) {
 	case "shared":
 		n.shared(call, url, a)
 	case "turns":
-		_ = manyTurns(&n.answers, call, a, func() (func(), error) {
-			l, text := n.acquire(url, a, 0)
+		_ = manyTurns(&n.answers, call, a, func(i int) (func(), error) {
+			if i > a.int("n")/2 {
+				select {} // there are no more connections
+			}
+			l, text := n.acquire(url, a, 20_000)
 			if l == nil {
 				return nil, fmt.Errorf("held: %s", text)
 			}

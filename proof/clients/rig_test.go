@@ -50,7 +50,10 @@ func newRig(tb testing.TB, tokens bool) *rig {
 	r := &rig{TB: tb, store: memlock.NewStore()}
 	r.seen = &seenCalls{Backend: r.store.Connect(), names: map[string]*seenName{}}
 	r.c = must.Get(distlock.New(r.store.Connect(), nil))(tb)
-	tb.Cleanup(func() { r.c.Close() })
+	tb.Cleanup(func() {
+		r.c.Close()
+		r.seen.Close()
+	})
 	if tokens {
 		r.tokens = filepath.Join(tb.TempDir(), "tokens")
 		r.admit()
