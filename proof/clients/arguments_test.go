@@ -14,7 +14,7 @@ const typed = "go java"
 var argumentPromises = []promise{
 	wrong("no name", `(?i)name.*(empty|want)|empty.*name`, ""),
 	wrong("ttl in another unit", `\b30(\.0)?\b.*30[_,.]?000\b|30[_,.]?000\b.*\b30(\.0)?\b`, typed),
-	wrong("ttl of nothing", `(?i)want (more than|at least)|positive|ttl 0s`, ""),
+	wrong("ttl of nothing", `(?i)want.* (more than|at least)|positive|ttl 0s`, ""),
 	wrong("mode of another library", `read`, "go"),
 	wrong("timeout", `wait|ttl`, typed),
 	wrong("blocking", `wait|try`, typed),

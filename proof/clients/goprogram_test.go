@@ -74,12 +74,13 @@ func goProgram(_, _ string) error {
 
 // className is what the other languages call an error.
 func className(err error) string {
-	for class, known := range map[string]error{
-		"Held": distlock.ErrHeld, "Lost": distlock.ErrLost, "Invalid": distlock.ErrInvalid, "Unsupported": distlock.ErrUnsupported,
-	} {
-		if errors.Is(err, known) {
-			return class
-		}
+	switch {
+	case errors.Is(err, distlock.ErrHeld):
+		return "Held"
+	case errors.Is(err, distlock.ErrLost), errors.Is(err, distlock.ErrReleased):
+		return "Lost"
+	case errors.Is(err, distlock.ErrInvalid), errors.Is(err, distlock.ErrUnsupported):
+		return "Invalid"
 	}
 	return "Unavailable"
 }
@@ -195,6 +196,7 @@ func lockerOf(c *distlock.Client, a args, o ...distlock.LockOption) locker {
 func (g *goClients) lock(call string, a args) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancels.Store(call, cancel)
+	defer g.cancels.Delete(call) // it refers to the lease
 	l := lockerOf(g.client(a), a)
 	take := l.lock
 	if a.Get("wait") == "0" {

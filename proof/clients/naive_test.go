@@ -26,7 +26,7 @@ type naiveClient struct {
 type naiveLease struct{ server, name, owner string }
 
 func naiveProgram(_, _ string) error {
-	n := &naiveClient{slots: make(chan struct{}, 64)}
+	n := &naiveClient{slots: make(chan struct{}, 16)}
 	if err := hear(n.make); err != nil {
 		return err
 	}
@@ -64,8 +64,9 @@ func (n *naiveClient) acquire(server string, a args, wait int) (*naiveLease, str
 	return l, fence
 }
 
-func (n *naiveClient) release(l *naiveLease) {
-	n.post(l.server, "release", map[string]any{"name": l.name, "owner": l.owner, "mode": "exclusive"})
+func (n *naiveClient) release(l *naiveLease) (status int) {
+	status, _ = n.post(l.server, "release", map[string]any{"name": l.name, "owner": l.owner, "mode": "exclusive"})
+	return status
 }
 
 func (n *naiveClient) make(call, what string, a args) {
@@ -88,7 +89,10 @@ func (n *naiveClient) make(call, what string, a args) {
 		n.say(call, "held")
 	case "release":
 		l, _ := n.leases.Load(a.Get("lease"))
-		n.release(l.(*naiveLease))
+		if n.release(l.(*naiveLease)) == 0 {
+			n.say(call, "error", "Unavailable", "no answer")
+			return
+		}
 		n.say(call, "released")
 	case "cancel":
 		n.say(a.Get("call"), "cancelled")

@@ -6,15 +6,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
-	"sync/atomic"
-	"testing"
+	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
@@ -27,7 +24,7 @@ import (
 
 // rig is a server in this process behind a network that can be broken, and a Go client of the same store.
 type rig struct {
-	testing.TB
+	*cell
 	store  *memlock.Store
 	seen   *seenCalls
 	c      *distlock.Client
@@ -35,32 +32,30 @@ type rig struct {
 	url    string
 	tokens string // the file of those who may call; empty: everybody may
 	access *server.Access
-	denied atomic.Int64 // calls that were denied
 
 	mu     sync.Mutex
 	server *server.Server // the one that serves now
 	addr   string
-	status int   // that a proxy answers in place of the server; 0: none
-	proxys int64 // requests that were answered so
+	status int // that a proxy answers in place of the server; 0: none
 }
 
 // newRig makes a rig. With tokens its clients need the token.
-func newRig(tb testing.TB, tokens bool) *rig {
-	tb.Helper()
-	r := &rig{TB: tb, store: memlock.NewStore()}
-	r.seen = &seenCalls{Backend: r.store.Connect(), names: map[string]*seenName{}}
-	r.c = must.Get(distlock.New(r.store.Connect(), nil))(tb)
-	tb.Cleanup(func() {
+func newRig(c *cell, tokens bool) *rig {
+	c.Helper()
+	r := &rig{cell: c, store: memlock.NewStore()}
+	r.seen = &seenCalls{Backend: r.store.Connect(), names: map[string]*seenName{}, gates: map[string]*gate{}}
+	r.c = must.Get(distlock.New(r.store.Connect(), nil))(c)
+	c.Cleanup(func() {
 		r.c.Close()
 		r.seen.Close()
 	})
 	if tokens {
-		r.tokens = filepath.Join(tb.TempDir(), "tokens")
+		r.tokens = filepath.Join(c.TempDir(), "tokens")
 		r.admit()
-		r.access = must.Get(server.OpenAccess(r.tokens, nil))(tb)
+		r.access = must.Get(server.OpenAccess(r.tokens, nil))(c)
 	}
 	r.serve()
-	r.proxy = faultproxy.New(tb, r.addr)
+	r.proxy = faultproxy.New(c, r.addr)
 	r.url = "http://" + r.proxy.Addr()
 	return r
 }
@@ -68,14 +63,10 @@ func newRig(tb testing.TB, tokens bool) *rig {
 // serve starts another server, which is used from now on.
 func (r *rig) serve() {
 	r.Helper()
-	o := server.Options{Access: r.access, Log: slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))}
-	s := must.Get(server.New(r.seen, o))(r.TB)
+	s := must.Get(server.New(r.seen, server.Options{Access: r.access}))(r.cell)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.mu.Lock()
 		status := r.status
-		if status != 0 {
-			r.proxys++
-		}
 		r.mu.Unlock()
 		if status != 0 {
 			http.Error(w, "not from distlock", status)
@@ -92,16 +83,8 @@ func (r *rig) serve() {
 	r.mu.Unlock()
 }
 
-// Write reads a line of the server's log.
-func (r *rig) Write(line []byte) (int, error) {
-	if strings.Contains(string(line), "denied") {
-		r.denied.Add(1)
-	}
-	return len(line), nil
-}
-
 // gone ends all connections, and lets no other reach the server.
-func (r *rig) gone() { r.proxy.Retarget(testserver.DeadAddr(r.TB)) }
+func (r *rig) gone() { r.proxy.Retarget(testserver.DeadAddr(r.cell)) }
 
 // back ends gone.
 func (r *rig) back() { r.proxy.Retarget(r.addr) }
@@ -114,19 +97,12 @@ func (r *rig) refuses(status int) {
 	r.proxy.Cut()
 }
 
-// refused returns how many requests the proxy has answered.
-func (r *rig) refused() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.proxys
-}
-
 // drain drains the server, and replaces it.
 func (r *rig) drain() {
 	old := r.server
 	drained, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	must.OK(r.TB, old.Drain(drained))
+	must.OK(r.cell, old.Drain(drained))
 	r.serve()
 	r.back()
 }
@@ -136,13 +112,23 @@ func (r *rig) admit() {
 	r.rights(fmt.Sprintf("ci sha256:%x lock,see *\n", sha256.Sum256([]byte(token))))
 }
 
-// deny takes the clients' rights away.
-func (r *rig) deny() { r.rights("# none\n") }
+// deny takes the clients' rights away, and returns when the server knows it.
+func (r *rig) deny() {
+	r.Helper()
+	r.rights("# none\n")
+	r.eventually("a denial", func() bool {
+		req := must.Get(http.NewRequestWithContext(r.Context(), http.MethodGet, "http://"+r.addr+"/v1", nil))(r.cell)
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp := must.Get(http.DefaultClient.Do(req))(r.cell)
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusUnauthorized
+	})
+}
 
 func (r *rig) rights(text string) {
 	next := r.tokens + ".next"
-	must.OK(r.TB, os.WriteFile(next, []byte(text), 0o600))
-	must.OK(r.TB, os.Rename(next, r.tokens))
+	must.OK(r.cell, os.WriteFile(next, []byte(text), 0o600))
+	must.OK(r.cell, os.Rename(next, r.tokens))
 }
 
 // isFree reports whether nobody holds a lock.
@@ -163,13 +149,13 @@ func (r *rig) waiters(name string) int {
 // hold lets another hold a lock.
 func (r *rig) hold(name string) *distlock.Lease {
 	r.Helper()
-	return must.Get(r.c.Mutex(name).TryLock(r.Context()))(r.TB)
+	return must.Get(r.c.Mutex(name).TryLock(r.Context()))(r.cell)
 }
 
 // holds checks that a lock is held with a fence.
 func (r *rig) holds(name string, fence uint64) {
 	r.Helper()
-	info := must.Get(r.c.Inspect(r.Context(), name))(r.TB)
+	info := must.Get(r.c.Inspect(r.Context(), name))(r.cell)
 	if len(info.Holders) != 1 || info.Holders[0].Fence != fence {
 		r.Errorf("the holders of %s are %+v, want one with fence %d", name, info.Holders, fence)
 	}
@@ -178,7 +164,7 @@ func (r *rig) holds(name string, fence uint64) {
 // lose ends a hold of a client, as an operator may.
 func (r *rig) lose(name string) {
 	r.Helper()
-	must.OK(r.TB, r.c.ForceUnlock(r.Context(), must.Get(r.c.Inspect(r.Context(), name))(r.TB)))
+	must.OK(r.cell, r.c.ForceUnlock(r.Context(), must.Get(r.c.Inspect(r.Context(), name))(r.cell)))
 }
 
 // seenCalls are a store's calls by the server.
@@ -186,6 +172,54 @@ type seenCalls struct {
 	*memlock.Backend
 	mu    sync.Mutex
 	names map[string]*seenName
+	gates map[string]*gate // by call
+}
+
+// gate holds back the answer of a call.
+type gate struct {
+	done   chan struct{} // closed when the store has done it
+	opened chan struct{}
+}
+
+// holdBack holds back the answer of the next acquire, renew or release until the gate is opened.
+func (s *seenCalls) holdBack(call string) *gate {
+	g := &gate{make(chan struct{}), make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gates[call] = g
+	return g
+}
+
+// pass lets an answer pass, perhaps later.
+func (s *seenCalls) pass(call string) {
+	s.mu.Lock()
+	g := s.gates[call]
+	delete(s.gates, call)
+	s.mu.Unlock()
+	if g != nil {
+		close(g.done)
+		<-g.opened
+	}
+}
+
+// awaits waits until the call of a gate was done.
+func (r *rig) awaits(g *gate) {
+	r.Helper()
+	select {
+	case <-g.done:
+	case <-time.After(r.patience):
+		r.Fatal("there was no call")
+	}
+}
+
+// loseAnswer lets what do a call whose answer is lost.
+func (r *rig) loseAnswer(call string, what func()) {
+	r.Helper()
+	g := r.seen.holdBack(call)
+	defer close(g.opened)
+	what()
+	r.awaits(g)
+	r.proxy.Cut()
 }
 
 // seenName counts the calls for a name.
@@ -222,6 +256,7 @@ func (s *seenCalls) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 	g, err := s.Backend.Acquire(ctx, r)
 	if err == nil {
 		s.note(r.Name, func(n *seenName) { n.grants++ })
+		s.pass("acquire")
 	}
 	return g, err
 }
@@ -230,6 +265,7 @@ func (s *seenCalls) Renew(ctx context.Context, holds []driver.Hold) []error {
 	for _, h := range holds {
 		s.note(h.Name, func(n *seenName) { n.renewals++ })
 	}
+	defer s.pass("renew")
 	return s.Backend.Renew(ctx, holds)
 }
 
@@ -241,5 +277,6 @@ func (s *seenCalls) Release(ctx context.Context, h driver.Hold) error {
 			n.landed++
 		}
 	})
+	s.pass("release")
 	return err
 }

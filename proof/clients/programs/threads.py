@@ -223,7 +223,7 @@ def hear():
         elif "main" in a:
             at_main.put((call, word, a))
         else:
-            threading.Thread(target=make, args=(call, word, a), daemon=True).start()
+            threading.Thread(target=make, args=(call, word, a), daemon=True, name="call").start()
     at_main.put(None)
 
 
@@ -237,4 +237,7 @@ while True:
         make(*order)
     except KeyboardInterrupt:
         pass
+for t in threading.enumerate():
+    if t.name == "call":
+        t.join()
 hearer.join()  # the end of the interpreter releases what is held if no thread works on
