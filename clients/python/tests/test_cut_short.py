@@ -102,7 +102,7 @@ class CutShortTest(ServedTest):
         self.assertEqual([], [n for n in names if locks.locked(n)])
 
     def test_an_interrupt_leaves_nothing(self):
-        self.interrupted(29)
+        self.interrupted(7)
 
     def test_an_interrupted_wait_for_the_loss_stops_no_renewal(self):
         locks, leases, at = self.client(), [], 1

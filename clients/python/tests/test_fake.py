@@ -27,14 +27,14 @@ class FakeServer:
     """
 
     def __init__(self, backend="fake", path=None, mixed_up=False, **answers):
-        self.backend, self.answers, self.requests = backend, {"release": [(204, None)], "probe": [(200, {})], **answers}, []
+        self.backend, self.answers, self.requests = backend, {"release": [(204, None)], "probe": [(200, {})], "calls": [(404, {})], **answers}, []
         fake, mutex = self, threading.Lock()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                self.answer("probe", None)
+                self.answer("calls" if self.path == "/v1/calls" else "probe", None)
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -132,13 +132,13 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(0, lease.remaining())
         self.assertRaises(distlock.Lost, lease.check)
         self.assertFalse(lease.lost.is_set())
-        (call, body, headers), (last, *_) = server.requests
+        (call, body, headers), (last, *_) = [r for r in server.requests if r[0] != "calls"]
         self.assertEqual(("acquire", "release", "Bearer " + TOKEN), (call, last, headers["Authorization"]))
         self.assertEqual((30000, 0, "exclusive"), (body["ttl_ms"], body["wait_ms"], body["mode"]))
         self.assertEqual(str(os.getpid()), body["meta"]["pid"])
         self.assertNotIn(body["owner"], repr(lease))
         self.one_owner(server)
-        self.assertEqual("fake", server.requests[1][2]["Distlock-Backend"])
+        self.assertEqual("fake", server.requests[-1][2]["Distlock-Backend"])
 
     def test_unix_socket(self):
         with tempfile.TemporaryDirectory() as folder:

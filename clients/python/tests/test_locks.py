@@ -33,7 +33,7 @@ class LockTest(ServedTest):
             with locks.lock(name):
                 self.assertTrue(locks.locked(name), name)
         self.assertRaises(distlock.Invalid, locks.lock, "a" * 2049)
-        
+
     def test_readers_and_permits(self):
         locks = self.client()
         with locks.lock(self.name, mode="read"), locks.lock(self.name, mode="read"):

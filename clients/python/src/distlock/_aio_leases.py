@@ -46,7 +46,7 @@ class Lease(BaseLease):
         nothing, or raises Lost again.
         """
         if not self._is_over():
-            await asyncio.shield(self._client.run(self._client.release(self._hold, self._claim)))
+            await self._client.release_here(self._hold, self._claim)
 
     def _view(self) -> "Lease":
         return Lease(self._locks, self._client, self._hold, self)

@@ -1,6 +1,7 @@
 """The client itself: it takes, renews and releases, in one event loop, for threads and for asyncio."""
 
 import asyncio
+import functools
 import logging
 import os
 import random
@@ -13,7 +14,7 @@ from ._errors import Denied, Error, Event, Holder, Invalid, Lost, Unavailable, h
 from ._hold import NEVER, BaseLease, Claim, Hold, new_owner
 from ._renewals import Renewals
 from ._servers import NO_FACT, Servers
-from ._wire import POLL, Answer, check_name, granted, margin, patience, segment
+from ._wire import POLL, Answer, check_name, encode, granted, margin, patience, segment
 
 log = logging.getLogger("distlock")
 
@@ -22,6 +23,8 @@ _FINAL: Dict[str, Type[Error]] = {
 }
 
 _CLOSED = "the client was closed"
+
+Asked = Tuple[float, float, Answer]  # when a server was asked for a lock, for how long it was to wait, and its answer
 
 TELL, TELL_AGAIN = 5.0, 60.0  # seconds after which a wait without an answer is logged, by one wait of a client
 
@@ -43,11 +46,14 @@ def standing(meta: Optional[Mapping[str, str]]) -> Dict[str, str]:
 class Client:
     """Takes, renews and releases holds. All its methods run in its loop."""
 
+    submit: Callable[..., Any]  # lets the loop call something, from other threads
+
     def __init__(self, servers: Servers, tell: Callable[[Event], None], lost: Callable[[BaseLease], None]) -> None:
         self._servers, self._tell, self._lost = servers, tell, lost
         self._renewals = Renewals(servers, self.run, self._over)
         self._tasks: "Set[asyncio.Task[Any]]" = set()
         self._attempts: "Set[asyncio.Task[Any]]" = set()  # those that take
+        self._asking: Set[Hold] = set()  # attempts of callers in their own tasks
         self.closed = False
         self._tell_at = 0.0
 
@@ -75,19 +81,75 @@ class Client:
 
     # Taking
 
-    def take(self, hold: Hold) -> "asyncio.Task[Any]":
-        """Begins to take a hold. drop ends that, however far it has come."""
-        hold.task = task = self.run(self._take(hold))
+    async def take_here(self, hold: Hold) -> None:
+        """Takes a hold in the caller's task, over a stream, or else by take."""
+        stream = None if self.closed else self._servers.stream(True)
+        if stream is None:
+            return await asyncio.shield(self.take(hold))
+        start, first = time.monotonic(), None
+        poll = POLL if hold.terms.wait is None else min(POLL, hold.terms.wait)
+        hold.asked = True
+        self._asking.add(hold)
+        try:
+            answer = await self._servers.over(stream, "acquire", encode(hold.request(poll)), poll + patience(hold.terms.ttl))
+        except asyncio.CancelledError:
+            ending = self.drop(hold, "failed")
+            if ending is not None:
+                await asyncio.wait({ending}, timeout=1.0)  # the loop may be about to end
+            raise
+        finally:
+            self._asking.discard(hold)
+        if answer is not None:
+            if self.began(hold, start, answer):
+                return
+            first = start, poll, answer
+        await asyncio.shield(self.take(hold, first))
+
+    def take_now(self, hold: Hold) -> "Tuple[bool, Optional[Asked]]":
+        """Takes a free lock in the caller's thread, if there is a lane. Else it returns what take has to know."""
+        lane = None if self.closed else self._servers.lane(self.submit)
+        if lane is None:
+            return False, None
+        hold.asked, start = True, time.monotonic()
+        try:
+            answer = lane.call("acquire", encode(hold.request(0.0)))
+        finally:
+            self._servers.give_lane(lane)
+        if answer is None:
+            return False, None
+        return self.began(hold, start, answer, self.submit), (start, 0.0, answer)
+
+    def began(self, hold: Hold, start: float, answer: Answer, submit: Optional[Callable[..., Any]] = None) -> bool:
+        """Begins a hold of an answer to its first request, if that is a grant."""
+        now = time.monotonic()
+        grant = granted(answer, hold.terms.ttl, start, now) if answer.kind == "ok" and not (hold.ended or self.closed) else None
+        if grant is None:
+            return False
+        hold.begin(grant, now)
+        if submit is None:
+            self._renewals.add(hold)
+        else:
+            self._renewals.add_here(hold, submit)
+        if answer.body["waited_ms"] > 0:
+            self._event("waited", hold, start)
+        self._event("taken", hold, start)
+        return True
+
+    def take(self, hold: Hold, first: "Optional[Asked]" = None) -> "asyncio.Task[Any]":
+        """Begins to take a hold, for which its caller has asked already, perhaps. drop ends that, however far it has come."""
+        hold.task = task = self.run(self._take(hold, first))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
         return task
 
-    async def _take(self, hold: Hold) -> None:
-        start = time.monotonic()
+    async def _take(self, hold: Hold, first: "Optional[Asked]") -> None:
+        start = time.monotonic() if first is None else first[0]
         try:
             if self.closed or hold.ended:
+                if hold.asked:
+                    self._finish_later(hold)
                 raise Unavailable(_CLOSED)
-            await self._acquire(hold, start)
+            await self._acquire(hold, start, first)
             self._event("taken", hold, start)
         except BaseException as e:
             hold.end("failed")
@@ -96,7 +158,7 @@ class Client:
                 raise Unavailable(_CLOSED) from None
             raise
 
-    async def _acquire(self, hold: Hold, start: float) -> None:
+    async def _acquire(self, hold: Hold, start: float, first: "Optional[Asked]") -> None:
         wait, ttl = hold.terms.wait, hold.terms.ttl
         end = NEVER if wait is None else start + wait
         tries = failures = 0
@@ -107,7 +169,8 @@ class Client:
         try:
             while True:
                 before, perhaps = perhaps, True  # also if the request is cut short
-                sent, poll, answer = await self._ask(hold, end, tries == 0)
+                sent, poll, answer = first or await self._ask(hold, end, tries == 0)
+                first = None
                 now, kind, detail = time.monotonic(), answer.kind, answer.detail
                 if kind == "ok":
                     grant = granted(answer, ttl, sent, now)
@@ -150,13 +213,20 @@ class Client:
 
     async def _ask(self, hold: Hold, end: float, first: bool) -> Tuple[float, float, Answer]:
         """Asks for a lock once. Returns when, for how long the server was to wait, and its answer."""
-        # The first request needs no slot: a free lock is had, however many wait for others.
-        slots, left = self._servers.waits, end - time.monotonic()
-        waits = left > 0 and (slots.take_now() or not first and await slots.take(left))
+        servers, waits = self._servers, False
+        slots, stream, left = servers.waits, servers.stream(True), end - time.monotonic()
+        if stream is None and left > 0:
+            # The first request needs no slot: a free lock is had, however many wait for others. On a stream none does.
+            waits = slots.take_now() or not first and await slots.take(left)
+            if not waits and servers.opening is not None:
+                await asyncio.wait({servers.opening}, timeout=min(left, 1.0))
+            stream = None if waits else servers.stream(True)
         try:
             sent = time.monotonic()
-            poll = max(0.0, min(POLL, end - sent)) if waits else 0.0
-            return sent, poll, await self._servers.acquire(hold.request(poll), poll + patience(hold.terms.ttl), waits)
+            poll = max(0.0, min(POLL, end - sent)) if waits or stream is not None else 0.0
+            body, timeout = hold.request(poll), poll + patience(hold.terms.ttl)
+            answer = None if stream is None else await servers.over(stream, "acquire", encode(body), timeout)
+            return sent, poll, answer or await servers.acquire(body, timeout, waits)
         finally:
             if waits:
                 slots.give()
@@ -198,17 +268,19 @@ class Client:
 
     def drop(self, hold: Hold, why: str = "forgotten") -> "Optional[asyncio.Task[Any]]":
         """Ends a hold that nobody has: an attempt, or one that was granted. Returns the task that does it, if there is one."""
-        if hold.task is None:
+        if hold.task is None and not hold.asked:
             hold.end("failed")  # before it has begun
-        elif not hold.task.done():
+        elif hold.task is not None and not hold.task.done():
             if hold.end("failed"):  # once, since another cancellation would disturb it
                 hold.task.cancel()  # it releases what it may have
+                if hold.asked:  # before that had begun
+                    return self._finish_later(hold)
             return cast("asyncio.Task[Any]", hold.task)
-        elif hold in self._renewals.holds and hold.end(why):
-            self._renewals.holds.discard(hold)
-            self._event(why, hold, hold.since)
+        elif (hold in self._renewals.holds or hold.task is None) and hold.end(why):
+            self._renewals.discard(hold)
             if why == "forgotten":
                 log.warning("a lease of %r was forgotten without a release; it is released now", hold.name)
+            self._event(why if hold.since else "failed", hold, hold.since or time.monotonic())
             return self._finish_later(hold)
         return None
 
@@ -224,7 +296,7 @@ class Client:
             return
         if hold.ended in ("forked", "failed", "closed"):
             raise Lost(f"{hold.name!r} is lost")
-        now, ttl = time.monotonic(), hold.terms.ttl
+        now = time.monotonic()
         if now >= hold.deadline:
             self.lose(hold)
         if hold.end("released"):
@@ -232,12 +304,65 @@ class Client:
             if left > 0:
                 self._keep(hold, now + left)
                 return
-            self._renewals.holds.discard(hold)
+            self._renewals.discard(hold)
             self._event("released", hold, hold.since)
-        kind, detail, was_lost = "lost", "", hold.ended == "lost"
-        if not hold.gone:  # one that is lost by the clock may live on at the backend
+        await self._confirm(hold, None)
+
+    def release_begins(self, hold: Hold, claim: Claim) -> bool:
+        """Begins the release of a hold by its caller, in one call, unless it is an unusual one."""
+        if self.closed or hold.terms.min_hold or hold.ended or len(hold._leases) > 1 or time.monotonic() >= hold.deadline:
+            return False
+        claim.released = True
+        if not hold.end("released"):
+            return True
+        hold.detach(claim.ref)
+        self._renewals.discard(hold)
+        self._event("released", hold, hold.since)
+        return True
+
+    async def release_here(self, hold: Hold, claim: Claim) -> None:
+        """Releases in the caller's task, over a stream, or else by release."""
+        stream = None if hold.terms.min_hold else self._servers.stream(False)
+        if stream is None or not self.release_begins(hold, claim):
+            return await asyncio.shield(self.run(self.release(hold, claim)))
+        try:
+            answer = await self._servers.over(stream, "release", encode(hold.key()), patience(hold.terms.ttl))
+        except asyncio.CancelledError:
+            await asyncio.wait({self._finish_later(hold)}, timeout=1.0)  # the loop may be about to end
+            raise
+        if not _is_over(hold, answer):
+            await asyncio.shield(self.run(self._confirm(hold, answer)))
+
+    def release_now(self, hold: Hold, claim: Claim) -> Optional[Callable[[], Coroutine[Any, Any, None]]]:
+        """Releases in the caller's thread, if there is a lane. Returns what is left to be done."""
+        lane = None if hold.terms.min_hold else self._servers.lane(self.submit)
+        if lane is None:
+            return functools.partial(self.release, hold, claim)
+        try:
+            if not self.release_begins(hold, claim):
+                return functools.partial(self.release, hold, claim)
+            answer = lane.call("release", encode(hold.key()))
+        except BaseException:
+            self.submit(self._interrupted, hold)
+            raise
+        finally:
+            self._servers.give_lane(lane)
+        return None if _is_over(hold, answer) else functools.partial(self._confirm, hold, answer)
+
+    def _interrupted(self, hold: Hold) -> None:
+        """Ends what a caller was interrupted in, after any of its steps."""
+        hold.end("released")
+        self._renewals.discard(hold)
+        self._finish_later(hold)
+
+    async def _confirm(self, hold: Hold, answer: Optional[Answer]) -> None:
+        """Releases a hold until that is certain, after an answer to its caller, perhaps."""
+        now, was_lost = time.monotonic(), hold.ended == "lost"
+        kind, detail = "lost", ""
+        if not hold.gone and (answer is None or answer.kind != "lost"):  # one that is lost by the clock may live on at the backend
             until = now if was_lost else max(hold.deadline, now)
-            kind, detail = await self._finish(hold.key(), until, patience(ttl))
+            unsure = answer is not None and answer.kind == "unknown"
+            kind, detail = await self._finish(hold.key(), until, patience(hold.terms.ttl), unsure)
         hold.gone = True
         if was_lost or kind == "lost":
             hold.lost.set()
@@ -252,9 +377,9 @@ class Client:
             hold.due = 0.0
         self._renewals.arm(hold)
 
-    async def _finish(self, key: Mapping[str, Any], until: float, timeout: float) -> Tuple[str, str]:
+    async def _finish(self, key: Mapping[str, Any], until: float, timeout: float, unsure: bool = False) -> Tuple[str, str]:
         """Releases. Returns what became of it after a few tries; others follow until the hold has ended."""
-        kind, detail, unsure = await self._release(key, until, timeout, 2 + 2 * len(self._servers), False)
+        kind, detail, unsure = await self._release(key, until, timeout, 2 + 2 * len(self._servers), unsure)
         if kind == "unknown" and time.monotonic() < until:
             self.run(self._release(key, until, timeout, sys.maxsize, unsure))
         return kind, detail
@@ -281,24 +406,25 @@ class Client:
         if why == "lost":
             self.lose(hold)
             if hold in self._renewals.holds:  # kept for min_hold
-                self._renewals.holds.discard(hold)
+                self._renewals.discard(hold)
                 self._event("released", hold, hold.since)
         elif why == "forgotten":
             self.drop(hold)
         else:  # min_hold is over
-            self._renewals.holds.discard(hold)
+            self._renewals.discard(hold)
             self._event("released", hold, hold.since)
             self._finish_later(hold)
 
     def _finish_later(self, hold: Hold) -> "asyncio.Task[Any]":
-        return self.run(self._finish(hold.key(), max(hold.deadline, time.monotonic()), patience(hold.terms.ttl)))
+        until = max(hold.deadline, time.monotonic()) if hold.since else time.monotonic() + hold.terms.ttl
+        return self.run(self._finish(hold.key(), until, patience(hold.terms.ttl)))
 
     def lose(self, hold: Hold) -> None:
         """Ends a hold that is lost, and tells all who have to know. A caller who was interrupted may have begun with that."""
         hold.end("lost")
         if hold.ended != "lost" or hold not in self._renewals.holds:
             return
-        self._renewals.holds.discard(hold)
+        self._renewals.discard(hold)
         hold.lost.set()
         self._event("lost", hold, hold.since)
         for call in hold.when_lost:
@@ -323,10 +449,12 @@ class Client:
         self.closed = True
         for hold in list(self._renewals.holds) if release else ():
             if hold.end("closed"):
-                self._renewals.holds.discard(hold)
+                self._renewals.discard(hold)
                 hold.lost.set()
                 self._event("released", hold, hold.since)
                 self._finish_later(hold)
+        for hold in list(self._asking):
+            self.drop(hold, "closed")
         me = asyncio.current_task()
         for task in list(self._attempts):
             task.cancel()
@@ -338,8 +466,14 @@ class Client:
     async def disconnect(self) -> None:
         """Closes the connections. Nothing is renewed any more."""
         self._renewals.stop()
+        rest = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=1.5)
         self._servers.close()
-        await asyncio.sleep(0)
+        for _ in range(4):  # what was cancelled ends
+            await asyncio.sleep(0)
 
     # By hand
 
@@ -378,6 +512,11 @@ class Client:
 
     def _event(self, kind: str, hold: Hold, since: float) -> None:
         self._tell(Event(kind, hold.name, max(0.0, time.monotonic() - since)))
+
+
+def _is_over(hold: Hold, answer: Optional[Answer]) -> bool:
+    """Reports whether an answer to a release leaves nothing to be done or told."""
+    return answer is not None and answer.kind == "ok" and hold.ended == "released"
 
 
 def again(e: Error, client: Client) -> bool:

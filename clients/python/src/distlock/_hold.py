@@ -46,6 +46,7 @@ class Hold:
         self.gone = False  # the server said that it is lost
         self.when_lost: List[Callable[[], None]] = []
         self.task: Any = None  # that takes it
+        self.asked = False  # for by its caller, over a connection of calls
         self._meta = dict(meta, **(terms.meta or {}))
         self._forgotten = forgotten
         self._leases: "Dict[weakref.ref[BaseLease], None]" = {}

@@ -52,6 +52,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.sock, self._reader, self._writer = sock, reader, writer
+        self.transport = writer.transport
         self.used = False
         self.idle_since = 0.0
         self.keep = True  # after the answer
@@ -62,7 +63,7 @@ class Connection:
     def abort(self) -> None:
         """Ends the connection, and a request under way."""
         self.keep = False
-        self._writer.transport.abort()
+        self.transport.abort()
 
     def close_inherited(self) -> None:
         """Closes a forked child's copy of the connection, of which its parent must not notice anything."""
@@ -89,7 +90,7 @@ class Connection:
         version, status, *_ = first.split(" ", 2)
         if not version.startswith("HTTP/1."):
             raise ValueError("not HTTP")
-        if status.startswith("1"):
+        if status.startswith("1") and status != "101":
             return await self._response(await self._reader.readuntil(b"\r\n\r\n"))
         headers: Dict[str, str] = {}
         for line in filter(None, lines):
@@ -97,7 +98,7 @@ class Connection:
             headers[key.strip().lower()] = value.strip()
         if version == "HTTP/1.0" or "close" in headers.get("connection", "").lower():
             self.keep = False
-        if status in ("204", "304"):
+        if status in ("101", "204", "304"):
             return Response(int(status), headers, b"")
         if "chunked" in headers.get("transfer-encoding", "").lower():
             return Response(int(status), headers, await self._chunks())
@@ -140,6 +141,7 @@ class Server:
         self._found: List[Tuple[int, Any]] = []  # where the host was the last time
         self.seen = float("-inf")  # by the monotonic clock: its last answer
         self.probing: Optional["asyncio.Task[bool]"] = None
+        self.again = 0.0  # when a connection of calls may be asked for
 
     def take(self) -> Optional[Connection]:
         """Returns an open connection that is not in use."""
@@ -159,8 +161,11 @@ class Server:
             self.drop(c)
 
     def drop(self, c: Connection) -> None:
-        self._open.discard(c)
+        self.forget(c)
         c.abort()
+
+    def forget(self, c: Connection) -> None:
+        self._open.discard(c)
 
     def distrust(self) -> None:
         """Drops all connections that are not in use."""

@@ -87,8 +87,13 @@ class Lease(BaseLease):
         nothing, or raises Lost again.
         """
         if not self._is_over():
-            # The garbage collector may call this in a client's own thread, which can't wait for itself.
-            (self._worker.later if serves() else self._worker.run)(self._worker.client.release, self._hold, self._claim)
+            client = self._worker.client
+            if serves():  # the garbage collector has called it in a client's own thread, which can't wait for itself
+                self._worker.later(client.release, self._hold, self._claim)
+                return
+            rest = client.release_now(self._hold, self._claim)
+            if rest is not None:
+                self._worker.run(rest)
 
     def _abandon(self) -> None:
         """Ends what a caller was interrupted in."""

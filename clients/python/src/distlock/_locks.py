@@ -16,7 +16,7 @@ from ._leases import Lease, Leases
 from ._secrets import Certificates, Token
 from ._servers import Servers
 from ._wire import Mode, Terms, check_call, check_meta, check_name, hinted
-from ._worker import Teller, Worker, call_on_lost, process
+from ._worker import Teller, Worker, call_on_lost, process, serves
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,8 +35,12 @@ class Locks:
     are read again when they change.
 
     meta is shown to others beside host, pid and program. on_event is called with an Event when a lock is taken, lost or
-    released, in a thread of its own. connections bounds how many requests wait for locks at once, how many others are
-    under way, and how many connections to each server are kept open. A lock that is free is had however many wait.
+    released, in a thread of its own.
+
+    Calls that come close together are lines on connections of calls, on which a wait takes no place from others. Where a
+    proxy does not pass these on, each call is a request. connections bounds how many requests wait for locks at once, how
+    many others are under way, and how many connections to each server are kept open, of either kind. A lock that is free is
+    had however many wait.
 
     One daemon thread serves all leases. It begins with the first lock. Leases that are left when the interpreter ends are
     released; if a daemon thread works on, they end with their TTL. In a forked child all leases are lost, and the client
@@ -291,7 +295,11 @@ class Locks:
                 return Lease(self, worker, outer)
         lease = self._new(worker, name, terms, Flag())
         try:
-            worker.wait(worker.client.take, lease._hold)
+            if serves():
+                worker.wait(worker.client.take, lease._hold)  # which says why not
+            taken, first = worker.client.take_now(lease._hold)
+            if not taken:
+                worker.wait(worker.client.take, lease._hold, first)
             self._know(lease)
             return lease
         except BaseException:

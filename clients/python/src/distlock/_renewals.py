@@ -19,6 +19,7 @@ class Renewals:
     ) -> None:
         self._servers, self._run, self._over = servers, run, over
         self.holds: Set[Hold] = set()  # that live, or are kept for min_hold
+        self._fresh: Dict[Hold, None] = {}  # those that are not in the heap yet, which other threads add
         self._heap: List[Tuple[float, int, Hold]] = []  # when to look at a hold next
         self._count = itertools.count(1)
         self._timer: Optional[asyncio.TimerHandle] = None
@@ -27,6 +28,17 @@ class Renewals:
     def add(self, hold: Hold) -> None:
         self.holds.add(hold)
         self.arm(hold)
+
+    def add_here(self, hold: Hold, submit: Callable[..., Any]) -> None:
+        """Adds a hold in another thread than the loop's, which it wakes only if that will not look in time."""
+        self.holds.add(hold)
+        self._fresh[hold] = None
+        if min(hold.due, hold.deadline) < self._timer_at:
+            submit(self._look)
+
+    def discard(self, hold: Hold) -> None:
+        self.holds.discard(hold)
+        self._fresh.pop(hold, None)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -52,7 +64,12 @@ class Renewals:
         self._timer = loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._look)
 
     def _look(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer, self._timer_at = None, NEVER
+        for hold in list(self._fresh):
+            self._fresh.pop(hold, None)
+            self.arm(hold)
         now = time.monotonic()
         due: Dict[float, List[Hold]] = {}  # by how long a request may take
         # Leases that are due soon are renewed with those that are due, and from then on are due together.

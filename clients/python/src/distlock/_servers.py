@@ -5,10 +5,12 @@ import math
 import os
 import ssl
 import time
+import weakref
 from collections import deque
-from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 
-from ._http import Connection, NoAnswerError, Server
+from ._calls import AGAIN, VAIN, Lane, Stream, refused
+from ._http import Connection, NoAnswerError, Server, within
 from ._secrets import Certificates, Token
 from ._wire import Answer, Response, encode, judge, outcomes, parse
 
@@ -17,6 +19,8 @@ from ._wire import Answer, Response, encode, judge, outcomes, parse
 CONNECT, CONNECT_ONLY = 1.0, 3.0
 DOUBT, DOUBT_AGAIN = 0.5, 2.0
 PROBE, PROBE_ONLY = 0.7, 3.0
+
+CLOSE = 1.0  # seconds between two calls for which a connection of calls pays
 
 NO_FACT = ("unknown", "unsent", "other")
 
@@ -52,6 +56,10 @@ class Slots:
         finally:
             timer.cancel()
 
+    def refuse_all(self) -> None:
+        while self._queue:
+            _refuse(self._queue.popleft())
+
     def give(self) -> None:
         while self._queue:
             turn = self._queue.popleft()
@@ -75,20 +83,35 @@ class Servers:
         if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
             raise ValueError(f"connections is {connections!r}: want a number, at least 1")
         self._servers = [Server(parse(u), certificates, connections) for u in urls]
-        self._token = token
+        self._token, self._most = token, connections
         self._at = 0
         self._backend: Optional[str] = None  # the name of the first one seen
         self.let_in = False  # some server has let this client in
         self.waits, self._calls = Slots(connections), Slots(connections)  # requests that wait for a lock, and short ones
+        self._last, self._row = float("-inf"), 0  # when the last call was made, and how many before it were close together
+        self._streams: List[Stream] = []
+        self.opening: "Optional[asyncio.Task[None]]" = None  # opens a stream
+        self._lanes: List[Lane] = []  # that no thread uses
+        self._all_lanes: "weakref.WeakSet[Lane]" = weakref.WeakSet()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._servers)
 
     def close(self) -> None:
+        self._closed = True
+        if self.opening is not None:
+            self.opening.cancel()
+        for stream in list(self._streams):
+            stream.abort()
+        for lane in list(self._lanes):
+            lane.close()
         for s in self._servers:
             s.distrust()
 
     def close_inherited(self) -> None:
+        for lane in list(self._all_lanes):
+            lane.close_inherited()
         for s in self._servers:
             s.close_inherited()
 
@@ -99,7 +122,118 @@ class Servers:
         return await self._short("POST", "/v1/acquire", encode(body), timeout)
 
     async def release(self, body: Mapping[str, Any], timeout: float) -> Answer:
-        return await self._short("POST", "/v1/release", encode(body), timeout)
+        text, stream = encode(body), self.stream(False)
+        answer = None if stream is None else await self.over(stream, "release", text, timeout)
+        return answer or await self._short("POST", "/v1/release", text, timeout)
+
+    # Connections of calls
+
+    async def over(self, stream: Stream, op: str, body: bytes, timeout: float) -> Optional[Answer]:
+        """Makes a call over a stream. None: it is to be made as a request."""
+        answer = await stream.call(op, body, timeout)
+        if answer is not None and answer.kind in NO_FACT:
+            self._leave(stream.at)
+        return answer
+
+    def stream(self, acquire: bool) -> Optional[Stream]:
+        """Returns a stream to the server in use. If calls come close together, one is opened."""
+        self._called()
+        for stream in self._streams:
+            if stream.at == self._at and stream.takes(acquire):
+                return stream
+        if self._row > 0:
+            self.open(False)
+        return None
+
+    def _called(self) -> None:
+        """Notes a call, and how many before it were close together."""
+        now = time.monotonic()
+        self._row, self._last = self._row + 1 if now - self._last < CLOSE else 0, now
+
+    def open(self, lane: bool) -> None:
+        """Opens a connection of calls to the server in use, unless that has refused one lately."""
+        server, now = self._servers[self._at], time.monotonic()
+        if now >= server.again and self._backend is not None and self.opening is None and not self._closed:
+            server.again = now + AGAIN
+            self.opening = asyncio.get_running_loop().create_task(self._open(self._at, server, lane))
+
+    async def _open(self, at: int, server: Server, lane: bool) -> None:
+        try:
+            await within(PROBE_ONLY, self._opened(at, server, lane), lambda _: None)
+        except (OSError, ValueError, NoAnswerError):
+            pass
+        finally:
+            self.opening = None
+            self.waits.refuse_all()  # they look for the stream
+
+    async def _opened(self, at: int, server: Server, lane: bool) -> None:
+        c = await server.connect(CONNECT)
+        try:
+            request = os.urandom(12).hex()
+            wait = refused(await c.exchange(self._message(server, request, "GET", "/v1/calls", None)), request, self._backend)
+            server.again = time.monotonic() + (wait or VAIN)
+            if wait == 0 and lane:
+                new = Lane(at, c.sock.dup(), DOUBT)
+                self._all_lanes.add(new)
+                self.give_lane(new)
+                server.again = 0.0
+            elif wait == 0:
+                stream = Stream(at, c, self._watch, self._ended)
+                answer = await stream.probe(PROBE)
+                if answer is not None and answer.kind == "invalid" and not stream.retired:
+                    server.again = 0.0
+                    self._streams.append(stream)
+                    return
+        except BaseException:
+            server.drop(c)
+            raise
+        server.drop(c)
+
+    def _watch(self, stream: Stream) -> None:
+        server = self._servers[stream.at]
+        server.seen = max(server.seen, stream.seen)
+        stream.doubt = asyncio.get_running_loop().create_task(self._doubt_stream(server, stream))
+
+    async def _doubt_stream(self, server: Server, stream: Stream) -> None:
+        if not await self._lives(server):
+            stream.abort()
+
+    def _ended(self, stream: Stream, waiting: bool) -> None:
+        self._servers[stream.at].forget(stream.connection)
+        if stream in self._streams:
+            self._streams.remove(stream)
+            if waiting:
+                self._leave(stream.at)
+
+    def lane(self, submit: Callable[..., Any]) -> Optional[Lane]:
+        """Returns a connection of calls to the server in use, for a thread that is the only one to use it until give_lane."""
+        while self._lanes:
+            try:
+                lane = self._lanes.pop()
+            except IndexError:
+                break
+            if lane.at == self._at and lane.is_fit():
+                self._called()
+                return lane
+            self.end_lane(lane)
+        # A stream has shown that there is a way for lines. Of TLS, a thread can't take over a connection of the loop.
+        plain = self._servers[self._at].address.scheme != "https"
+        if plain and self._streams and self._row > 3 and len(self._all_lanes) < self._most and self.opening is None:
+            submit(self.open, True)
+        return None
+
+    def give_lane(self, lane: Lane) -> None:
+        """Takes a connection back after an answer."""
+        if lane.is_fit() and not self._closed:
+            self._lanes.append(lane)
+        else:
+            self.end_lane(lane)
+
+    def end_lane(self, lane: Lane) -> None:
+        lane.close()
+        self._all_lanes.discard(lane)
+        if lane.late:
+            self._servers[lane.at].again = time.monotonic() + AGAIN
 
     async def renew(self, holds: List[bytes], timeout: float) -> Dict[int, str]:
         """Renews holds in one request, for which it waits behind no other. Returns what became of each that is known."""
@@ -225,6 +359,8 @@ class Servers:
             lines.append(f"Authorization: Bearer {token}")
         if self._backend is not None:
             lines.append(f"Distlock-Backend: {self._backend}")
+        if path == "/v1/calls":
+            lines += ["Connection: Upgrade", "Upgrade: distlock-calls"]
         if body is not None:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         return "\r\n".join(lines + ["", ""]).encode("latin-1") + (body or b"")

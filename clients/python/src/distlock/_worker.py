@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import functools
 import os
 import queue
 import threading
@@ -35,6 +36,7 @@ class Worker:
     def __init__(self, make: Callable[[], Client]) -> None:
         self.client = make()
         self.loop = _Loop()
+        self.client.submit = functools.partial(_submit, self.loop)  # not a method, which would keep this
         self._stop = weakref.finalize(self, _stop, self.loop)
         self._stop.atexit = False
         self._thread = threading.Thread(target=_serve, args=(self.loop, self.client), name=_OURS, daemon=True)
@@ -45,11 +47,7 @@ class Worker:
 
     def submit(self, call: Callable[..., Any], *args: Any) -> bool:
         """Lets the loop call something, unless it has ended: then nothing is renewed."""
-        try:
-            self.loop.call_soon_threadsafe(call, *args)
-            return True
-        except RuntimeError:
-            return False
+        return _submit(self.loop, call, *args)
 
     def wait(self, begin: Callable[..., "asyncio.Task[Any]"], *args: Any, timeout: Optional[float] = None) -> Any:
         """Lets the loop begin a task, and waits for its result."""
@@ -95,6 +93,14 @@ class Worker:
         _inherited.append(self)
 
 
+def _submit(loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *args: Any) -> bool:
+    try:
+        loop.call_soon_threadsafe(call, *args)
+        return True
+    except RuntimeError:
+        return False
+
+
 class _Loop(asyncio.SelectorEventLoop):
     """A loop beside which another may run in the same thread, as where gevent or eventlet make one of all threads."""
 
@@ -130,10 +136,7 @@ def _begin(done: _Done, begin: Callable[..., "asyncio.Task[Any]"], args: Any) ->
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.call_soon_threadsafe(loop.stop)
-    except RuntimeError:
-        pass
+    _submit(loop, loop.stop)
 
 
 def _serve(loop: asyncio.AbstractEventLoop, client: Client) -> None:
@@ -165,15 +168,21 @@ class Teller:
         self._call = call
         self._events: "queue.SimpleQueue[Event]" = queue.SimpleQueue()
         self._started = False
+        self._first = [True]  # pop decides which of the threads starts it
 
     def tell(self, event: Event) -> None:
         self._events.put(event)
         if not self._started:
+            try:
+                self._first.pop()
+            except IndexError:
+                return
             self._started = True
             try:
                 threading.Thread(target=_tell, args=(self._events, self._call), name=f"{_OURS} on_event", daemon=True).start()
             except RuntimeError:
                 self._started = False  # the interpreter ends
+                self._first.append(True)
 
 
 def _tell(events: "queue.SimpleQueue[Event]", call: Callable[[Event], Any]) -> None:

@@ -291,7 +291,7 @@ class Locks:
                 return Lease(self, client, outer)
         lease = self._new(client, name, terms, asyncio.Event())
         try:
-            await asyncio.shield(client.take(lease._hold))
+            await client.take_here(lease._hold)
         except BaseException:
             client.abandon(lease._hold, lease._claim)
             raise
