@@ -41,6 +41,9 @@ func (m *memory) told(now int64, asked time.Time) (jumped bool) {
 	defer m.mu.Unlock()
 	jumped = !m.asked.IsZero() && now > m.bound()
 	if now > 0 && (jumped || asked.After(m.asked)) {
+		if m.now-now > time.Second.Microseconds() { // it is another's
+			m.last = 0
+		}
 		m.now, m.asked = now, asked
 	}
 	return jumped
@@ -53,10 +56,8 @@ func (m *memory) upper() int64 {
 	if m.clock == nil && time.Since(m.asked) > stale {
 		return 0
 	}
-	// Holds end in the order in which they were granted, if the clock is not another's.
-	if now := m.bound(); now > m.last || m.last-now > time.Second.Microseconds() {
-		m.last = now
-	}
+	// Holds end in the order in which they were granted, also if a slow answer has put the estimate ahead.
+	m.last = max(m.last, m.bound())
 	return m.last
 }
 

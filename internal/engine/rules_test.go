@@ -236,6 +236,30 @@ func TestHeldBehindASlowAnswer(t *testing.T) {
 	expect.Equal(t, held.Holders[0].Held, 2*time.Second, "a refusal")
 }
 
+// Holds end in the order in which they were granted, also if a slow answer has put the estimate of the store's clock ahead: unless the
+// clock goes back.
+func TestHoldsEndInOrder(t *testing.T) {
+	s := newScene()
+	a := s.client()
+	must.Get(a.Inspect(t.Context(), "x"))(t)
+	a.memory.asked = a.memory.asked.Add(-5 * time.Second)
+	ends := func(name string) int64 {
+		r := request(driver.Exclusive)
+		r.Name = name
+		must.Get(a.Acquire(t.Context(), r))(t)
+		return s.kept[name].Until
+	}
+	first := ends("first")
+	if second := ends("second"); second < first {
+		t.Errorf("the second ends %v before the first", time.Duration(first-second)*time.Microsecond)
+	}
+	s.now -= time.Minute.Microseconds()
+	must.Get(a.Inspect(t.Context(), "x"))(t)
+	if third := ends("third"); third > first-50*time.Second.Microseconds() {
+		t.Errorf("a hold by a clock that went back by a minute ends %v after the first", time.Duration(third-first)*time.Microsecond)
+	}
+}
+
 // If the store's clock has jumped ahead, a grant and a renewal are written once more: they last for their TTL.
 func TestClockThatJumps(t *testing.T) {
 	s := newScene()
