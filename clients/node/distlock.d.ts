@@ -42,8 +42,8 @@ export interface LocksOptions {
   onEvent?: (event: LockEvent) => unknown;
 
   /**
-   * How many requests may be under way at once, and how many idle connections are kept; 64 by default. Three quarters are for calls that wait for a lock.
-   * Further ones take turns, and a lock that is free is had without a turn. Renewals are not counted: they are joined.
+   * How many requests may be under way at once, and how many idle connections are kept; 64 by default. It matters only where a proxy does not let calls share
+   * a connection: there three quarters are for calls that wait for a lock, and further waits ask about once a second. Renewals are not counted: they are joined.
    */
   connections?: number;
 }
@@ -69,7 +69,7 @@ export interface LockEvent {
 
 /** Options of one try, see {@link Locks.tryLock}. */
 export interface TryOptions {
-  /** For how long the lock outlives a process that died. The default is 30 000. */
+  /** For how long the lock outlives a process that died: 100 to 3 600 000, or more for a lease that is not renewed. The default is 30 000. */
   ttl?: number;
 
   /** Ends the request, but not the lease. */
@@ -87,6 +87,9 @@ export interface TryOptions {
    */
   minHold?: number;
 
+  /** For how long the lock is held at most, from the grant: then the lease is lost. The lock is free a TTL later, if it is not released before. */
+  maxHold?: number;
+
   /** `false` is a fixed lease: it ends with its TTL unless it is extended. */
   renew?: boolean;
 
@@ -99,7 +102,7 @@ export interface TryOptions {
 
 /** Options of a lock, see {@link Locks.lock}. */
 export interface LockOptions extends TryOptions {
-  /** For how long to wait: `0` is one try. The default is for ever. */
+  /** For how long to wait: `0` is one try. The default is for ever. A wait that has had no answer for 5 s emits a warning of the process, and goes on. */
   wait?: number;
 
   /** Ends the wait, but not the lease. An aborted wait leaves nothing at the server. */
@@ -127,7 +130,7 @@ export interface ElectOptions {
   meta?: Record<string, string>;
 }
 
-/** One that holds a lock. What is not known is absent. */
+/** One that holds a lock. What is not known is absent. Its JSON has the fence as a text. */
 export interface Holder {
   /** How it holds; `counted` is a permit of a semaphore. */
   mode?: "exclusive" | "write" | "read" | "counted";
@@ -158,6 +161,9 @@ export interface Lease {
   /** A number that grows with each holder. Give it to the storage, which refuses smaller ones. */
   readonly fence: bigint;
 
+  /** Returns the name and the fence, which is a text there: JSON has no BigInt. */
+  toJSON(): { name: string; fence: string };
+
   /** Is aborted when the lease is lost, with a {@link Lost} as its reason. */
   readonly signal: AbortSignal;
 
@@ -177,11 +183,12 @@ export interface Lease {
   /**
    * Releases the lock. Further calls have the same outcome.
    *
-   * @throws {@link Lost} if it was lost before, {@link Unavailable} if no server has confirmed it: then it ends with its TTL.
+   * @throws {@link Lost} if it was lost before, {@link Unavailable} if no server has confirmed it in a few tries. It is tried on, as long as the process lives and
+   * the lease would have lived.
    */
   release(): Promise<void>;
 
-  /** Releases at the end of an `await using`, where the runtime has that. It throws {@link Lost} only. */
+  /** Releases at the end of an `await using`, where the runtime has that. It throws {@link Lost} only, also for a second `await using` of one lease. */
   [Symbol.asyncDispose](): Promise<void>;
 }
 
@@ -198,6 +205,9 @@ export interface Leases {
 
   /** Throws {@link Lost} if any has ended. */
   check(): void;
+
+  /** Returns what {@link Lease.toJSON} does, for each. */
+  toJSON(): Lease[];
 
   /** Extends all, see {@link Lease.extend}. */
   extend(ttl: number): Promise<void>;
@@ -283,7 +293,7 @@ export class Lost extends DistlockError {}
 /** The server does not accept the request, or its backend can't do that. */
 export class Invalid extends DistlockError {}
 
-/** The token is missing, wrong, or has no right to this lock. */
+/** The token is missing, wrong, or has no right to this lock. A wait of a client that was let in before goes on until it is over: the right may be given back. */
 export class Denied extends DistlockError {}
 
 /** No server gave an answer in time. The lock is not used. If it was taken, it is released, or ends with its TTL. */

@@ -8,8 +8,9 @@ const { Hold, margin } = require("./hold.js");
 const { holdersOf } = require("./inspect.js");
 const { pause, timeout } = require("./servers.js");
 
-const POLL = 20_000; // ms for which one request waits: less than a server's limit, and than proxies allow
-const TURN = 2_000; // the same, where others wait for their turn to wait
+const POLL = 20_000; // ms for which one call waits: less than a server's limit, and than proxies allow
+const PATIENCE = 4900; // ms without an answer after which a wait says so, less what timers may be early
+const CROWDED = 6; // failures after which a pause is as long as where too many wait by requests
 
 /** Takes a lock and returns its Hold. A wait that fails or is aborted leaves nothing at the server. */
 async function acquire(client, name, options) {
@@ -39,7 +40,8 @@ class Attempt {
   #key;
   #request;
   #owed = false; // a server may have a hold of this owner, or a place in the queue
-  #unsure = false; // a request of this owner had no answer
+  #unsure = false; // a call of this owner had no answer
+  #late; // the servers at which such a call may yet arrive
 
   constructor(client, name, options, end) {
     const { ttl, minHold, mode, limit, renew, meta } = options;
@@ -55,56 +57,46 @@ class Attempt {
 
   async run() {
     const { signal } = this.#options;
-    const { count } = this.#client.servers;
-    for (let tries = 1, failures = 0, crowded = false; ; tries++) {
+    const { servers } = this.#client;
+    for (let tries = 1, failures = 0, since; ; tries++) {
       signal?.throwIfAborted();
-      const [kind, answer, hold] = await this.#try(crowded);
+      const start = performance.now();
+      const [kind, answer, hold] = await this.#send();
       if (hold) return hold;
-      crowded = answer.crowded === true;
       await this.#respend(answer);
       signal?.throwIfAborted();
-      if (kind in FINAL) throw new FINAL[kind](answer.detail);
+      const now = performance.now();
+      const over = now >= this.#end;
+      const withdrawn = kind === "denied" && servers.worked; // it may be given back
+      if (kind in FINAL && (over || !withdrawn)) throw new FINAL[kind](answer.detail);
       failures = kind === "held" ? 0 : failures + 1;
-      const over = performance.now() >= this.#end;
+      since = failures > 1 ? since : start; // the first failure
+      if (failures > 0 && now - since >= PATIENCE) servers.warn(answer.detail);
       if (over && kind === "held") throw new Held(this.#key.name, holdersOf(answer.holders));
-      if (over && tries >= 2 * count) throw new Unavailable(answer.detail);
-      if (crowded || (failures > 0 && failures < count)) continue; // the next server may be better
-      await pause(failures, this.#end, { signal });
+      if (over && tries >= 2 * servers.count) throw new Unavailable(answer.detail);
+      if (!withdrawn && failures > 0 && failures < servers.count) continue; // the next server may be better
+      await pause(answer.crowded ? CROWDED : failures, this.#end, { signal });
     }
   }
 
-  /** Makes one request. One that waits has a slot for as long. Without a free slot there is one that does not wait, and then a wait for the slot. */
-  async #try(crowded) {
-    const { signal } = this.#options;
-    const { waits, quick } = this.#client.servers;
-    const left = Math.max(0, this.#end - performance.now());
-    if (left > 0 && (crowded ? await waits.take(left, signal) : waits.tryTake())) {
-      try {
-        return await this.#send(Math.min(waits.crowded ? TURN : POLL, this.#end - performance.now()));
-      } finally {
-        waits.give();
-      }
-    }
-    if (!(await quick.take(Infinity, signal))) return ["unsent", { detail: "given up" }];
-    const [kind, answer, hold] = await this.#send(0).finally(() => quick.give());
-    return [kind, { ...answer, crowded: left > 0 && kind === "held" }, hold];
-  }
-
-  async #send(wait) {
+  async #send() {
     const { ttl, signal } = this.#options;
-    const poll = Math.floor(Math.max(0, wait));
     const start = performance.now();
-    const body = { ...this.#key, ...this.#request, wait_ms: poll };
+    const poll = Math.floor(Math.max(0, Math.min(POLL, this.#end - start)));
+    const { name, owner, mode } = this.#key;
+    const { limit, ttl_ms, min_hold_ms, fixed, meta } = this.#request;
+    const body = { name, owner, mode, limit, ttl_ms, min_hold_ms, fixed, meta, wait_ms: poll }; // written out, since that takes less time
     const [kind, answer] = await this.#client.servers.call("acquire", body, { most: poll + timeout(ttl), signal });
-    const mayHave = kind === "ok" || kind === "unknown" || (poll > 0 && !(kind in FINAL));
+    const mayHave = kind === "ok" || kind === "unknown" || (poll > 0 && !answer.crowded && !(kind in FINAL));
     this.#owed ||= mayHave && answer.sent !== false;
     this.waited ||= (kind === "held" && this.#end > start) || (kind === "ok" && answer.waited_ms > 0);
     this.#unsure ||= kind === "unknown";
+    if (answer.at) (this.#late ??= new Set()).add(answer.at);
     if (kind !== "ok") return [kind, answer];
     const now = performance.now();
     const granted = start + Math.min(answer.waited_ms, now - start); // no server has waited for longer than its answer took
     if (now < granted + answer.ttl_ms - margin(ttl) && /^\d+$/.test(answer.fence)) {
-      return [kind, answer, new Hold(this.#client, this.#key, BigInt(answer.fence), this.#options, granted, answer.ttl_ms)];
+      return [kind, answer, new Hold(this.#client, this.#key, BigInt(answer.fence), this.#options, granted, answer.ttl_ms, this.#late)];
     }
     this.#unsure = true;
     return ["unknown", { detail: "the answer came too late" }];
@@ -116,13 +108,14 @@ class Attempt {
     if (this.#unsure) await this.undo();
     this.#key = { ...this.#key, owner: randomUUID() };
     this.#owed = this.#unsure = false;
+    this.#late = undefined;
   }
 
   /** Releases what the server may have. */
   async undo() {
     if (!this.#owed) return;
-    const most = timeout(this.#options.ttl);
-    await this.#client.servers.release(this.#key, performance.now() + most, { most });
+    const until = performance.now() + this.#request.ttl_ms;
+    await this.#client.servers.release(this.#key, until, { most: timeout(this.#options.ttl), late: this.#late });
   }
 }
 

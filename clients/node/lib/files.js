@@ -79,6 +79,9 @@ class Access {
   /** Returns the value of the header Authorization, if there is one. */
   async token(now) { return this.#tokenFile ? this.#tokenFile.get(now) : this.#token; }
 
+  /** Returns what is read from files. What has changed is another value. */
+  async files() { return [await this.#tokenFile?.get(), await this.#tlsFiles?.get()]; }
+
   async tls() { return { ...this.#tls, ...(await this.#tlsFiles?.get()) }; }
 }
 

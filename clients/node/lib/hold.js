@@ -31,6 +31,7 @@ class Hold {
   #end = 0; // when the server ends it, at the earliest, if nobody renews it
   #since; // when the server granted it, or a little earlier
   #keptUntil; // for the minimum hold
+  #mostUntil; // for the maximum hold
   #renews;
   #renewAt = Infinity;
   #releaseAt = Infinity; // when the keeper releases one that has ended
@@ -38,9 +39,10 @@ class Hold {
   #loss; // the AbortController, once somebody wants its signal
   #reason; // the Lost
   #onLost;
+  #late; // servers at which an attempt may yet arrive
 
   /** granted is when the server granted it for life ms, or a little earlier. */
-  constructor(client, key, fence, { ttl, renew: renews, minHold, onLost }, granted, life) {
+  constructor(client, key, fence, { ttl, renew: renews, minHold, maxHold = Infinity, onLost }, granted, life, late) {
     this.#client = client;
     this.#key = key;
     this.name = key.name;
@@ -48,8 +50,10 @@ class Hold {
     this.ttl = ttl;
     this.#since = granted;
     this.#keptUntil = granted + minHold;
+    this.#mostUntil = granted + maxHold;
     this.#renews = renews;
     this.#onLost = onLost;
+    this.#late = late;
     this.#trust(granted, life);
     client.keeper.schedule(this);
   }
@@ -59,7 +63,7 @@ class Hold {
 
   #trust(start, life) {
     this.#end = Math.max(this.#end, start + life);
-    this.#deadline = this.#end - margin(this.ttl);
+    this.#deadline = Math.min(this.#end - margin(this.ttl), this.#mostUntil);
     if (this.#renews) this.#renewAt = this.#end - (this.ttl * 2) / 3;
   }
 
@@ -84,8 +88,8 @@ class Hold {
   /** Ends the lease if its time is over, and releases one that was to be kept until now. */
   look() {
     const now = performance.now();
-    if (this.held && now >= this.#deadline) this.#lose("no renewal had an answer in time");
-    if (now >= this.#releaseAt) void this.#giveBack(now + timeout(this.ttl), { background: true });
+    if (this.held && now >= this.#deadline) this.#lose(now < this.#mostUntil ? "no renewal had an answer in time" : "its maxHold is over");
+    if (now >= this.#releaseAt) void this.#giveBack(Math.max(now + timeout(this.ttl), this.#end + margin(this.ttl)), { background: true });
   }
 
   /** When the keeper is to look at it. */
@@ -162,7 +166,7 @@ class Hold {
       this.#releaseLater(this.#keptUntil);
       return this.#tell("released", now);
     }
-    const [kind, answer] = await this.#giveBack(this.#deadline, {});
+    const [kind, answer] = await this.#giveBack(this.#end + margin(this.ttl), {});
     if (kind === "lost") {
       this.#state = "lost";
       this.#tellLoss("it was so before its release", now);
@@ -215,7 +219,7 @@ class Hold {
     this.#client.keeper.schedule(this);
     if (this.#gone) return ["lost", {}];
     this.#gone = true;
-    return this.#client.servers.release(this.#key, until, { most: timeout(this.ttl), background });
+    return this.#client.servers.release(this.#key, until, { most: timeout(this.ttl), background, late: this.#late });
   }
 }
 

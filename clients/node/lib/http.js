@@ -14,29 +14,37 @@ const LONGEST = 2 ** 31 - 1; // ms of a timer
  * Sends a request, and returns its status, headers and text. Nothing takes longer than most, and no connection longer than
  * connect. An error has unsent if no byte of the request can have left.
  *
- * lines returns a function for the lines of an answer as they come, or nothing. background does not keep the process alive.
+ * lines returns a function for the lines of an answer as they come, or nothing. background does not keep the process alive. An answer that
+ * changes the protocol has the socket and the bytes after its head, if upgraded is true.
  */
-function send(secure, options, { body = "", most, connect, signal, background, lines, started }) {
+function send(secure, options, { body = "", most, connect, signal, background, lines, started, upgraded }) {
   return new Promise((resolve, reject) => {
     let connected = false;
     let responded = false;
-    const request = (secure ? https : http).request(options);
+    const request = (secure ? https : http).request({ ...options, autoSelectFamily: true }); // Node 18 would try one address
     const cut = (code) => request.destroy(Object.assign(new Error("no answer"), { code }));
     const timer = after(most, () => cut("no answer in time"));
-    const patience = after(Math.min(connect, most), () => cut("no connection in time"));
+    let patience; // counts once there is room for the request
     const isConnected = () => {
       connected = true;
       clearTimeout(patience);
     };
     request.on("socket", (socket) => {
       if (background) socket.unref();
-      if (request.reusedSocket) isConnected();
-      else socket.once(secure ? "secureConnect" : "connect", isConnected);
+      if (request.reusedSocket) return isConnected();
+      patience = after(Math.min(connect, most), () => cut("no connection in time"));
+      socket.once(secure ? "secureConnect" : "connect", isConnected);
     });
     request.on("response", (response) => {
       responded = true;
       read(response, lines?.(response), cut).then(resolve, reject);
     });
+    if (upgraded) {
+      request.on("upgrade", ({ statusCode: status, headers }, socket, head) => {
+        responded = true;
+        resolve({ status, headers, socket, head, text: "" });
+      });
+    }
     request.on("error", (e) => reject(Object.assign(e, { unsent: !connected })));
     request.on("close", () => {
       clearTimeout(timer);
@@ -76,14 +84,14 @@ function read(response, line, cut) {
 /** Sets a timer that does not keep the process alive: the connection of a request that somebody waits for does. */
 const after = (ms, f) => setTimeout(f, Math.min(Math.max(ms, 0), LONGEST)).unref();
 
-/** Returns the connections to one server. They are kept for the next request, at most so many. */
+/** Returns connections to one server, at most so many. They are kept for the next request. */
 function newAgent(secure, most) {
-  return new (secure ? https : http).Agent({ keepAlive: true, maxFreeSockets: most, timeout: IDLE });
+  return new (secure ? https : http).Agent({ keepAlive: true, maxSockets: most, timeout: IDLE });
 }
 
 /** Ends the connections that nobody uses: if one of a server is dead, all may be. */
-function dropIdle(agent) {
-  for (const socket of Object.values(agent.freeSockets).flat()) socket.destroy();
+function dropIdle({ agent, aside }) {
+  for (const socket of [agent, aside].flatMap((a) => Object.values(a.freeSockets).flat())) socket.destroy();
 }
 
 module.exports = { send, newAgent, dropIdle, after };

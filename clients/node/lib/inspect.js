@@ -9,7 +9,9 @@ function holdersOf(holders) {
   return (Array.isArray(holders) ? holders : []).map((one) => {
     const { mode, fence, held_ms: held, left_ms: left, meta } = one ?? {};
     const holder = { mode, fence: /^\d+$/.test(fence) ? BigInt(fence) : undefined, held, left, meta: meta ?? {} };
-    return Object.fromEntries(Object.entries(holder).filter(([, value]) => value !== undefined));
+    const known = Object.fromEntries(Object.entries(holder).filter(([, value]) => value !== undefined));
+    const toJSON = () => (known.fence === undefined ? { ...known } : { ...known, fence: String(known.fence) }); // there is no BigInt in JSON
+    return Object.defineProperty(known, "toJSON", { value: toJSON });
   });
 }
 

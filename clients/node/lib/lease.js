@@ -12,6 +12,7 @@ class Lease {
 
   constructor(hold) {
     this.#hold = hold;
+    this.release = () => (this.#released ??= hold.release()); // a function of its own is why structuredClone refuses it
     hold.belongsTo(this);
   }
 
@@ -30,7 +31,7 @@ class Lease {
     await this.#hold.extend(ttl);
   }
 
-  release() { return (this.#released ??= this.#hold.release()); }
+  toJSON() { return { name: this.name, fence: String(this.fence) }; } // there is no BigInt in JSON
 }
 
 /** Several leases as one. */
@@ -41,6 +42,7 @@ class Leases {
 
   constructor(leases) {
     this.#leases = leases;
+    this.release = () => (this.#released ??= this.#release());
   }
 
   get leases() { return [...this.#leases]; }
@@ -55,7 +57,7 @@ class Leases {
 
   async extend(ttl) { await Promise.all(this.#leases.map((l) => l.extend(ttl))); }
 
-  release() { return (this.#released ??= this.#release()); }
+  toJSON() { return this.leases; }
 
   /** Releases all, whatever becomes of each: Lost is the worst of what may become of one. */
   async #release() {
@@ -74,9 +76,26 @@ async function done(lease) {
   }
 }
 
+const disposed = new WeakSet();
+
+/** Ends the scope of a lease. Another one would run, at least in part, without the lock. */
+async function dispose(lease) {
+  if (disposed.has(lease)) throw again();
+  disposed.add(lease);
+  await done(lease);
+}
+
+const again = () => new Lost("the lease has ended with its first await using: take the lock again for each");
+
 if (Symbol.asyncDispose) { // Node 18.18 or later has it
   for (const { prototype } of [Lease, Leases]) {
-    Object.defineProperty(prototype, Symbol.asyncDispose, { value: function () { return done(this); }, configurable: true, writable: true });
+    Object.defineProperty(prototype, Symbol.asyncDispose, {
+      get() { // is read where a scope begins
+        if (disposed.has(this)) throw again();
+        return () => dispose(this);
+      },
+      configurable: true,
+    });
   }
 }
 

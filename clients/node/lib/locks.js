@@ -5,7 +5,7 @@
 const { AsyncLocalStorage } = require("node:async_hooks");
 const { anyOf } = require("./abort.js");
 const { acquire } = require("./acquire.js");
-const { Denied, Held, Invalid, quote } = require("./errors.js");
+const { Held, Invalid, quote } = require("./errors.js");
 const { inspect } = require("./inspect.js");
 const { Keeper } = require("./keeper.js");
 const { Lease, Leases, done } = require("./lease.js");
@@ -96,22 +96,10 @@ class Locks {
     nameOf(name);
     if (typeof lead !== "function") throw new TypeError("elect wants a function: elect(name, async (lease, signal) => { … })");
     const { signal, ...o } = electOptions(options);
-    for (let led = false; ; led = true) {
-      const lease = await this.#campaign(name, { ...o, signal }, led);
+    for (;;) {
+      const lease = await this.#lock(name, { ...o, signal });
       if (await term(lease, lead, signal)) await away(signal);
       signal?.throwIfAborted();
-    }
-  }
-
-  /** Locks. One who has led before goes on trying where the right is withdrawn, since it may be given back. */
-  async #campaign(name, options, led) {
-    for (let failures = 1; ; failures++) {
-      try {
-        return await this.#lock(name, options);
-      } catch (e) {
-        if (!(led && e instanceof Denied)) throw e;
-        await pause(failures, Infinity, options);
-      }
     }
   }
 

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import http from "node:http";
+import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 
@@ -11,35 +12,68 @@ export const TOKEN = "secret-of-the-tests";
 export const drop = "drop"; // the connection
 export const hang = "hang"; // no answer
 
+/** Whether calls come as lines of a connection of calls, or as requests. The tests run with both. */
+export const STREAMS = process.env.DISTLOCK_TEST_CALLS !== "requests";
+
 /**
  * Answers each call by the next of its answers, and by the last one for ever after. An answer is [status, body], drop,
- * hang, or a function that returns one of these. Bodies of renewals are lines. A GET is the call look.
+ * hang, or a function that returns one of these. Bodies of renewals are lines. A GET is the call look. left has the calls that were given up.
  */
-export async function serve(t, answers, { backend = "fake", path: file, mixedUp = false, server: make = http.createServer } = {}) {
+export async function serve(t, answers, { backend = "fake", path: file, mixedUp = false, streams = STREAMS, server: make = http.createServer } = {}) {
   answers = { release: [[204]], look: [[200, {}]], ...answers };
-  const fake = { requests: [], answers, connections: 0 };
+  const fake = { requests: [], answers, connections: 0, upgrades: 0, left: 0, sockets: new Set() };
   fake.calls = (call) => fake.requests.filter((r) => r.call === call).map((r) => r.body);
+  const answerTo = async (call, body, { headers, url, socket }) => {
+    fake.requests.push({ call, body, headers, url, socket });
+    let answer = answers[call].length > 1 ? answers[call].shift() : answers[call][0];
+    while (typeof answer === "function") answer = await answer(body);
+    if (answer === drop) socket.destroy();
+    return answer;
+  };
+  const headersFor = (request) => ({
+    "Distlock-Request": mixedUp ? "of another" : request.headers["distlock-request"], ...(backend === null ? {} : { "Distlock-Backend": backend }),
+  });
   const server = make(async (request, response) => {
     let text = "";
     for await (const part of request) text += part;
-    const call = request.method === "GET" ? "look" : request.url.split("/").at(-1);
-    const body = text && JSON.parse(text);
-    fake.requests.push({ call, body, headers: request.headers, url: request.url, socket: request.socket });
-    const next = answers[call].length > 1 ? answers[call].shift() : answers[call][0];
-    let answer = next;
-    while (typeof answer === "function") answer = await answer(body);
-    if (answer === hang) return;
-    if (answer === drop) return request.socket.destroy();
+    if (request.headers.upgrade) {
+      fake.upgrades++;
+      return response.writeHead(404).end();
+    }
+    const answer = await answerTo(request.method === "GET" ? "look" : request.url.split("/").at(-1), text && JSON.parse(text), request);
+    if (answer === hang || answer === drop) return;
     const [status, ...bodies] = answer;
-    response.setHeader("Distlock-Request", mixedUp ? "of another" : request.headers["distlock-request"]);
-    response.writeHead(status, backend === null ? {} : { "Distlock-Backend": backend });
+    response.writeHead(status, headersFor(request));
     response.end(bodies.map((b) => JSON.stringify(b)).join("\n"));
   });
-  server.on("connection", () => fake.connections++);
+  if (streams) {
+    server.on("upgrade", (request, socket) => {
+      fake.upgrades++;
+      const heads = Object.entries(headersFor(request)).map(([k, v]) => `${k}: ${v}\r\n`).join("");
+      socket.write(`HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: distlock-calls\r\n${heads}\r\n`);
+      createInterface({ input: socket }).on("error", () => {}).on("line", async (line) => {
+        const { index, leave, acquire, release } = JSON.parse(line);
+        if (leave) {
+          fake.left++;
+          return socket.write(`${JSON.stringify({ index, outcome: "unknown", problem: { title: "?" } })}\n`);
+        }
+        if (!acquire && !release) return socket.write(`${JSON.stringify({ index, outcome: "invalid", problem: { title: "?" } })}\n`);
+        const answer = await answerTo(acquire ? "acquire" : "release", acquire ?? release, { headers: request.headers, url: request.url, socket });
+        if (answer === hang || answer === drop) return;
+        const [status, body] = answer;
+        const ok = status < 300;
+        socket.write(`${JSON.stringify({ index, outcome: ok ? "ok" : body?.distlock ?? "unknown", [ok ? "grant" : "problem"]: body })}\n`);
+      });
+    });
+  }
+  server.on("connection", (socket) => {
+    fake.connections++;
+    fake.sockets.add(socket.on("error", () => {}));
+  });
   await new Promise((resolve) => (file ? server.listen(file, resolve) : server.listen(0, "127.0.0.1", resolve)));
   t.after(() => {
     server.close();
-    server.closeAllConnections();
+    fake.sockets.forEach((s) => s.destroy());
   });
   fake.url = file ? `http+unix://${file}` : `http://127.0.0.1:${server.address().port}`;
   return fake;

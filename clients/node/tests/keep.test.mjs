@@ -105,6 +105,16 @@ test("a minimum hold", async (t) => {
   assert.ok(performance.now() - start >= 1_000 - 1);
 });
 
+test("a maximum hold ends a lease that is renewed", async (t) => {
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 20_100 })], renew: [RENEWED] });
+  const start = performance.now();
+  const lease = await locksOf(server).lock("x", { maxHold: 500 });
+  await aborted(lease.signal);
+  assert.ok(performance.now() - start >= 500 - 1);
+  assert.match(lease.signal.reason.message, /its maxHold is over/);
+  await assert.rejects(lease.release(), Lost);
+});
+
 test("a minimum hold outlives the process, and is renewed where the server granted less", async (t) => {
   const server = await serve(t, { acquire: [grant({ ttl_ms: 20_100 })], renew: [RENEWED] });
   const lease = await locksOf(server).lock("x", { minHold: 60_000 });
@@ -149,7 +159,8 @@ test("a lease that is lost without proof is released a margin after its TTL", as
   const start = performance.now();
   const lease = await locksOf(server).lock("x", { ttl: 1_000 });
   await aborted(lease.signal);
-  assert.equal(server.calls("release").length, 0);
+  const early = server.calls("release").length;
+  assert.ok(early === 0 || performance.now() - start >= 1_100 - 1); // a slow machine may come late
   await eventually(() => server.calls("release").length > 0);
   assert.ok(performance.now() - start >= 1_100 - 1);
   await assert.rejects(lease.release(), Lost);

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 
 import { Denied, Held, Invalid, Locks, Lost, Unavailable } from "../distlock.mjs";
-import { DEAD, HELD, RENEWED, TOKEN, aborted, drop, eventually, grant, hang, locksOf, oneOwner, problem, refused, serve } from "./fake.mjs";
+import { DEAD, HELD, RENEWED, STREAMS, TOKEN, aborted, drop, eventually, grant, hang, locksOf, oneOwner, problem, refused, serve } from "./fake.mjs";
 
 test("takes and releases", async (t) => {
   const server = await serve(t, { acquire: [grant({ fence: "9007199254740993" })] });
@@ -21,10 +21,10 @@ test("takes and releases", async (t) => {
   assert.equal(lease.remaining, 0);
   assert.throws(() => lease.check(), Lost);
   assert.ok(!lease.signal.aborted);
-  const [first, last] = server.requests;
+  const [first, last] = server.requests.filter((r) => r.call !== "look"); // a slow machine may ask for a sign of life
   assert.deepEqual([first.call, last.call, first.headers.authorization], ["acquire", "release", `Bearer ${TOKEN}`]);
   assert.deepEqual([first.body.ttl_ms, first.body.wait_ms, first.body.mode, first.body.meta.pid], [30_000, 0, "exclusive", String(process.pid)]);
-  assert.equal(last.headers["distlock-backend"], "fake");
+  assert.equal(last.headers["distlock-backend"], STREAMS ? undefined : "fake"); // the connection of calls was the first request
   assert.ok(![TOKEN, first.body.owner].some((s) => inspect([lease, locks], { depth: 9, showHidden: true }).includes(s)));
   oneOwner(server);
 });
@@ -141,50 +141,6 @@ test("a signal that was aborted before makes no request", async (t) => {
   assert.equal(server.requests.length, 0);
 });
 
-test("an aborted try does not wait for its turn", async (t) => {
-  let answer;
-  const server = await serve(t, { acquire: [() => new Promise((resolve) => (answer = () => resolve(HELD)))] });
-  const locks = new Locks(server.url, { connections: 4 }); // one of them for tries
-  const first = locks.tryLock("first");
-  await eventually(() => answer);
-  const abort = new AbortController();
-  const second = locks.tryLock("second", { signal: abort.signal });
-  const third = locks.tryLock("third");
-  await sleep(20);
-  abort.abort(new Error("enough"));
-  await Promise.race([assert.rejects(second, /enough/), first.then(() => assert.fail("it waited for the answer to another"))]);
-  server.answers.acquire = [HELD];
-  answer();
-  assert.deepEqual(await Promise.all([first, third]), [null, null]);
-  assert.deepEqual(server.calls("acquire").map((b) => b.name), ["first", "third"]);
-});
-
-test("waits take turns where there are few connections", async (t) => {
-  let atOnce = 0;
-  let most = 0;
-  let free = false;
-  const acquire = async ({ name, wait_ms }) => {
-    if (name === "free") return grant();
-    most = Math.max(most, ++atOnce);
-    for (let i = 0; i < 20 && wait_ms > 0 && !free; i++) await sleep(5);
-    atOnce--;
-    return free ? grant() : HELD;
-  };
-  const server = await serve(t, { acquire: [acquire] });
-  const locks = new Locks(server.url, { connections: 8 });
-  const abort = new AbortController();
-  const given = Promise.allSettled(Array.from({ length: 10 }, (_, i) => locks.lock(`given up ${i}`, { signal: abort.signal })));
-  const waits = Array.from({ length: 20 }, (_, i) => locks.lock(String(i)));
-  await eventually(() => new Set(server.calls("acquire").filter((b) => b.wait_ms > 0).map((b) => b.name)).size === 30);
-  await (await locks.lock("free")).release(); // it needs no turn
-  abort.abort(new Error("enough"));
-  for (const { reason } of await given) assert.equal(reason, abort.signal.reason);
-  free = true;
-  for (const wait of waits) await (await wait).release();
-  assert.ok(most <= 8 && server.connections <= 40, `${most} requests at once, ${server.connections} connections`);
-  assert.ok(server.calls("acquire").some((b) => b.wait_ms > 0 && b.wait_ms <= 2_000)); // short ones, so that others get a turn
-});
-
 test("wrong arguments", async () => {
   for (const url of ["redis://h", "http://user:hidden@h", "localhost:1", "http+unix://h/s", "unix:/s", "http://h?a=b", "http+unix:///%zz", "no URL"]) {
     assert.throws(() => new Locks(url), (e) => e instanceof TypeError && !inspect(e).includes("hidden"));
@@ -199,16 +155,23 @@ test("wrong arguments", async () => {
   const locks = new Locks("http://h");
   const wrong = [
     { wait: -1 }, { TTL: 5 }, { mode: 5 }, { mode: "counted" }, { limit: 0 }, { limit: 1.5 }, { limit: 2, mode: "read" }, { minHold: -1 },
-    { ttl: "30000" }, { ttl: null }, { wait: "5" }, { wait: null }, { wait: NaN }, { minHold: "1" },
+    { mode: "shared" }, { ttl: 30 }, { minHold: 60 }, { ttl: 8 * 3_600_000 }, { ttl: "30000" }, { ttl: null }, { wait: "5" }, { wait: null }, { wait: NaN }, { minHold: "1" },
     { minHold: 40_000, renew: false }, { renew: "no" }, { meta: { a: 5 } }, { onLost: 5 }, { signal: {} }, null, 5, "x", [],
   ];
   for (const options of wrong) await assert.rejects(locks.lock("x", options), TypeError, JSON.stringify(options));
   for (const name of ["", undefined, 5, "half a pair \ud800"]) await assert.rejects(locks.lock(name), TypeError);
+  for (const [options, hint] of [[{ ttl: 30 }, /30000 for 30 s/], [{ mode: "shared" }, /read/], [{ timeout: 5 }, /want wait$/], [{ retryCount: 3 }, /want wait$/],
+    [{ duration: 5 }, /want ttl$/], [{ leaseTime: 5 }, /want ttl$/], [{ blocking: false }, /tryLock/], [{ constructor: 5 }, /want ttl, wait/]]) {
+    await assert.rejects(locks.lock("x", options), hint);
+  }
+  await assert.rejects(locks.lock(""), /name of the lock is empty/);
+  assert.throws(() => new Locks("localhost:7077"), /"localhost:7077": want one such as http:\/\//);
+  assert.throws(() => new Locks("redis://user:p@ss/w@host?x=y"), /"redis:\/\/…@host\?…"/);
   for (const ttl of [0, -1, NaN, Infinity]) await assert.rejects(new Locks("http://h").lock("x", { ttl }), TypeError);
 });
 
 test("what answers, and is no server of locks, is named", async (t) => {
   const server = await serve(t, { acquire: [[404, {}]] }, { mixedUp: true });
   await assert.rejects(new Locks(`${server.url}/path`).tryLock("x"), (e) => e instanceof Unavailable && e.message.endsWith("/path: status 404, and not from a distlock server"));
-  await assert.rejects(new Locks(server.url.replace("http", "https")).tryLock("x"), /EPROTO: wrong version number/);
+  await assert.rejects(new Locks(server.url.replace("http", "https")).tryLock("x"), /EPROTO: it speaks no TLS: want http:/);
 });

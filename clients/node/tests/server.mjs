@@ -29,9 +29,10 @@ export function folderOf(t) {
   return folder;
 }
 
-/** Starts a server of locks in a folder. Servers of one folder are before one backend. */
+/** Starts a server of locks in a folder, or in its memory. Servers of one folder are before one backend. */
 export async function start(t, folder, listen = "127.0.0.1:0") {
-  const child = spawn(command(), ["serve", "--url", `sqlite:${path.join(folder, "locks.db")}`, "--listen", listen], { stdio: ["ignore", "pipe", "pipe"] });
+  const backend = folder ? `sqlite:${path.join(folder, "locks.db")}` : "mem:";
+  const child = spawn(command(), ["serve", "--url", backend, "--listen", listen], { stdio: ["ignore", "pipe", "pipe"] });
   t.after(() => child.kill("SIGKILL"));
   child.stderr.resume();
   const [line] = await linesOf(child, 1);

@@ -55,6 +55,33 @@ test("await using releases, and says that the lock was lost", async (t) => {
   assert.deepEqual(names(server, "release").slice(-2).sort(), ["x", "y"]);
 });
 
+test("a lease that has ended is used in no other await using", async (t) => {
+  if (!Symbol.asyncDispose) return assert.ok(process.versions.node.startsWith("18."));
+  const server = await serve(t, { acquire: [grant()] });
+  const locks = locksOf(server);
+  for (const lease of [await locks.lock("x"), await locks.lockAll(["x", "y"])]) {
+    const begin = () => lease[Symbol.asyncDispose].bind(lease); // what the language does where a scope begins
+    const [end, around] = [begin(), begin()];
+    await lease.release(); // in the scope
+    await end();
+    assert.throws(begin, Lost);
+    await assert.rejects(around, Lost); // it ran in part without the lock
+    assert.throws(() => lease.check(), Lost);
+  }
+});
+
+test("JSON, and copies", async (t) => {
+  const server = await serve(t, { acquire: [grant({ fence: "9007199254740993" })], look: [[200, { name: "x", holders: [{ fence: "9007199254740993" }] }]] });
+  const locks = locksOf(server);
+  const lease = await locks.lock("x");
+  const all = await locks.lockAll(["x", "y"]);
+  const text = '{"name":"x","fence":"9007199254740993"}';
+  assert.equal(JSON.stringify(lease), text);
+  assert.equal(JSON.stringify(all), `[${text},${text.replace("x", "y")}]`);
+  assert.equal(JSON.stringify(await locks.holder("x")), '{"fence":"9007199254740993","meta":{}}');
+  for (const one of [lease, all]) assert.throws(() => structuredClone(one), { name: "DataCloneError" });
+});
+
 test("several locks are taken in the order of their bytes", async (t) => {
   const server = await serve(t, { acquire: [grant()] });
   const list = ["b", "\u{10000}", "a", "\uFFFD"]; // in UTF-16 the second is less than the last

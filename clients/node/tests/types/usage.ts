@@ -8,7 +8,7 @@ const client: LocksOptions = { meta: { job: "types" }, onEvent: (e) => events.pu
 const locks = new Locks([process.argv[2]!], client);
 
 async function main(): Promise<void> {
-  const options: LockOptions = { ttl: 20_000, wait: 5_000, signal: new AbortController().signal, mode: "write", minHold: 0, renew: true, meta: {}, onLost: (e: Lost) => e.message };
+  const options: LockOptions = { ttl: 20_000, wait: 5_000, signal: new AbortController().signal, mode: "write", minHold: 0, maxHold: 60_000, renew: true, meta: {}, onLost: (e: Lost) => e.message };
   const lease: Lease = await locks.lock("types", options);
   const fence: bigint = lease.fence;
   const signal: AbortSignal = lease.signal;
