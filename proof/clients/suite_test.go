@@ -50,7 +50,7 @@ var naive = &language{name: "naive", program: func(testing.TB) *exec.Cmd { retur
 var known = []struct{ promise, languages, reason string }{
 	{"a lock that is used for a second block is taken again, or raises", "java", "the second block runs without the lock"},
 	{"all of 100 waiters of one client get turns", "java", "32 of them wait in the queue, and the others try once a second"},
-	{"a lock that is stuck delays no wait for another", "python asyncio java", "the waits for all locks share the connections"},
+	{"a lock that is stuck delays no wait for another", "java", "the waits for all locks share the connections"},
 	{"a wait goes on while the token is withdrawn", "java", "the first denial ends it"},
 	{"a release is done at last, if at first the server is restarted", "java", "it is given up after a few tries"},
 	{"a release is done at last, if at first the token is withdrawn", "java", "the first denial ends it"},
