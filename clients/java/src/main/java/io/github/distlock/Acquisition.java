@@ -1,19 +1,20 @@
 package io.github.distlock;
 
-import java.util.LinkedHashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 
 /**
  * One lock that somebody wants. It asks until the lock is granted, its time is over, or the user completes the result, as by
  * cancelling it. What it may have taken is released then.
  */
 final class Acquisition {
-    private static final long POLL = TimeUnit.SECONDS.toNanos(20); // less than servers and proxies allow
-    private static final long TURN = TimeUnit.SECONDS.toNanos(1); // between the tries of one that has no connection to wait on
+    private static final long SILENCE = TimeUnit.SECONDS.toNanos(5); // after which a wait without an answer is logged
 
     /** The lease, or the error. Whoever completes it, that ends the acquisition. */
     final CompletableFuture<Lease> result = new CompletableFuture<>();
@@ -31,11 +32,12 @@ final class Acquisition {
     // The loop's.
     private String owner = UUID.randomUUID().toString();
     private boolean taken; // a server may have a hold of this owner, or a place in the queue
-    private boolean unsure; // a request of this owner had no answer
+    private Set<Server> late = new HashSet<>(); // where a request of this owner had no answer
     private boolean ended;
     private boolean waited; // others hold the lock
     private int tries;
     private int failures;
+    private long failing; // since when there is no answer that counts; 0: there is one
     private Call call;
     private Loop.Timer pause;
 
@@ -45,7 +47,11 @@ final class Acquisition {
         this.options = options;
         this.key = key;
         this.wait = options.patience();
-        result.whenComplete((lease, error) -> engine.loop.execute(this::stop)); // does nothing once it has ended
+        result.whenComplete((lease, error) -> {
+            if (!ended) { // as the loop's thread knows; stop looks again
+                engine.loop.execute(this::stop);
+            }
+        });
         engine.loop.execute(this::attempt);
     }
 
@@ -54,23 +60,19 @@ final class Acquisition {
             return;
         }
         tries++;
-        long start = System.nanoTime();
-        long left = wait - (start - begin);
-        long poll = engine.api.hasRoomToWait() ? Math.max(0, Math.min(POLL, left)) : 0;
+        long left = wait - (System.nanoTime() - begin);
         boolean before = taken;
         taken = true;
-        call = new Call(poll > 0 ? Call.Sort.WAIT : Call.Sort.SHORT, "/v1/acquire", request(poll), poll, options.timeout(),
-                a -> answered(a, start, poll, before));
+        long until = begin + Math.min(wait, Long.MAX_VALUE / 2);
+        call = Call.acquire(this::request, left > 0, until, options.timeout(), a -> answered(a, call.begun, call.wait, before));
         engine.api.send(call);
     }
 
-    private Map<String, Object> request(long poll) {
-        var meta = new LinkedHashMap<>(engine.meta);
-        meta.putAll(options.meta());
+    private String request(long poll) {
         var body = Engine.body(name, owner, options.mode());
-        body.put("ttl_ms", Options.millis(options.ttl()));
+        body.put("ttl_ms", Options.millis(options.life()));
         body.put("wait_ms", TimeUnit.NANOSECONDS.toMillis(poll));
-        body.put("meta", meta);
+        body.put("meta", engine.meta(options));
         if (options.limit() > 0) {
             body.put("limit", options.limit());
         }
@@ -80,7 +82,7 @@ final class Acquisition {
         if (options.minHold() > 0) { // some stores can't keep a hold
             body.put("min_hold_ms", Options.millis(options.minHold()));
         }
-        return body;
+        return Json.write(body);
     }
 
     private void answered(Answer a, long start, long poll, boolean before) {
@@ -97,8 +99,11 @@ final class Acquisition {
             a = Answer.of("unknown", "the answer came too late");
         }
         waited |= a.is("held") && wait > 0;
-        unsure |= a.is("unknown");
+        if (a.is("unknown")) {
+            late.add(call.server);
+        }
         failures = a.is("held") ? 0 : failures + 1;
+        failing = a.is("held") ? 0 : failing == 0 ? start : failing;
         if (a.isSpent()) {
             renewOwner(a);
         } else {
@@ -109,20 +114,23 @@ final class Acquisition {
     /** Goes on with a fresh owner, since the server has released this one, perhaps late. */
     private void renewOwner(Answer a) {
         String old = owner;
-        boolean again = unsure;
+        Set<Server> of = late;
         owner = UUID.randomUUID().toString();
-        taken = unsure = false;
-        if (again) {
-            engine.release(Engine.body(name, old, options.mode()), System.nanoTime() + options.timeout(), options.timeout(), x -> decide(a));
+        late = new HashSet<>();
+        taken = false;
+        if (!of.isEmpty()) {
+            release(old, of, x -> decide(a));
         } else {
             decide(a);
         }
     }
 
     private void decide(Answer a) {
-        long left = wait - (System.nanoTime() - begin);
+        long now = System.nanoTime(), left = wait - (now - begin);
         try {
-            a.failIfFinal();
+            if (left <= 0 || !a.is("denied") || !engine.api.works()) { // a right may be given back
+                a.failIfFinal();
+            }
             if (left <= 0 && a.is("held")) {
                 throw new DistlockException.Held(name, Holder.of(a.body));
             }
@@ -133,9 +141,11 @@ final class Acquisition {
             end(e);
             return;
         }
-        long time = a.is("held") && !engine.api.hasRoomToWait() ? Math.min(TURN, Math.max(0, left)) : Engine.pause(failures, left);
+        if (failing != 0 && now - failing >= SILENCE) {
+            engine.complain(name, a.detail());
+        }
         if (!ended) {
-            pause = engine.loop.after(time, this::attempt);
+            pause = engine.loop.after(Engine.pause(failures, left), this::attempt);
         }
     }
 
@@ -145,13 +155,13 @@ final class Acquisition {
             long now = System.nanoTime();
             long asked = TimeUnit.MILLISECONDS.toNanos((Long) body.get("waited_ms"));
             waited |= asked > 0 && wait > 0;
-            long deadline = start + Math.min(asked, now - start) // no longer than the answer took
-                    + TimeUnit.MILLISECONDS.toNanos((Long) body.get("ttl_ms")) - Options.margin(options.ttl());
+            long granted = start + Math.min(asked, now - start); // no longer than the answer took
+            long life = TimeUnit.MILLISECONDS.toNanos((Long) body.get("ttl_ms"));
             long fence = Long.parseUnsignedLong((String) body.get("fence"));
-            if (deadline - now <= 0) {
+            if (granted + life - Options.margin(options.ttl()) - now <= 0) {
                 return null;
             }
-            var hold = new Hold(engine, name, owner, options, deadline, fence);
+            var hold = new Hold(engine, name, owner, options, late, granted, life, fence);
             var lease = new Lease(hold); // who drops it from now on has forgotten it
             hold.start();
             if (key != null) {
@@ -185,10 +195,15 @@ final class Acquisition {
             }
         };
         if (taken) {
-            engine.release(Engine.body(name, owner, options.mode()), System.nanoTime() + options.timeout(), options.timeout(), a -> tell.run());
+            release(owner, late, a -> tell.run());
         } else {
             tell.run();
         }
+    }
+
+    private void release(String of, Set<Server> at, Consumer<Answer> done) {
+        long now = System.nanoTime();
+        engine.release(Engine.body(name, of, options.mode()), at, now + options.life(), now + options.timeout(), options.timeout(), done);
     }
 
     /** Ends the acquisition of a user who has given up. */

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 
 /** What a server has answered: a fact, "unknown", "unsent" if nothing was taken, or "other" if it is not the server that is meant. */
@@ -61,6 +62,16 @@ final class Answer {
         }
     }
 
+    /** Returns what a line says about a call. */
+    @SuppressWarnings("unchecked")
+    static Answer of(Call call, String outcome, Map<String, Object> line) {
+        boolean ok = outcome.equals("ok");
+        var body = (Map<String, Object>) line.get(ok ? "grant" : "problem");
+        var answer = new Answer(ok || FACTS.contains(outcome) ? outcome : "unknown", body == null && ok ? Map.of() : Objects.requireNonNull(body));
+        answer.from = call.server;
+        return answer;
+    }
+
     /**
      * Returns what an answer states as a fact: only one to this request, of a server of the backend that was seen first. A server
      * that does not let a request in says so without its backend's name.
@@ -98,7 +109,7 @@ final class Answer {
         if (backend != null && !name.equals(backend)) {
             return of("other", url + " is before another backend than the first server: " + name + ", not " + backend);
         }
-        if (r.status == 200 || r.status == 204) {
+        if (r.status == 200 || r.status == 204 || r.status == Response.UPGRADED && call.path.equals(Call.CALLS)) {
             var answer = new Answer("ok", body);
             answer.lines.addAll(lines);
             answer.from = call.server;

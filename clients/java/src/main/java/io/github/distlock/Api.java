@@ -6,6 +6,7 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -17,17 +18,23 @@ final class Api {
     private static final long IDLE = 30 * SECOND; // less than what proxies and servers have
     private static final long SILENCE = 5 * SECOND; // after which a server that lets calls wait is asked whether it lives
 
+    private static final long POLL = 20 * SECOND, TURN = SECOND; // of a wait: less than servers and proxies allow; where more wait than may
+    private static final long CLOSE = SECOND; // calls that are so close together are lines of one connection
+    private static final long AGAIN = 10 * SECOND, VAIN = 300 * SECOND; // until it is opened again; where it can't be
+    private static final Set<String> WORKS = Set.of("ok", "held", "lost"), LATER = Set.of("denied", "unsent", "other");
+
     final List<Server> servers;
     private final Loop loop;
     private final Token token;
     private final Trust trust;
     private final int connections;
     private final ByteBuffer buffer = ByteBuffer.allocate(Wire.ROOM);
-    private final Deque<Call> queue = new ArrayDeque<>(); // calls for which there was no connection
+    private final Deque<Call> queue = new ArrayDeque<>(), waiting = new ArrayDeque<>(); // calls for which there was no connection; those that wait for locks
     private int at; // the server in use
-    private int running; // calls but URGENT ones
-    private int waits; // calls that wait, of those that run or are in the queue
+    private int running; // requests but URGENT ones
+    private int waits; // those that wait for locks
     private String backend; // the name of the first one seen
+    private boolean works; // a server has let a call for a lock in
 
     Api(Loop loop, List<Server> servers, Token token, Trust trust, int connections) {
         this.loop = loop;
@@ -37,20 +44,109 @@ final class Api {
         this.connections = connections;
     }
 
-    /** Reports whether one more call may wait: half of the connections are for the others. */
-    boolean hasRoomToWait() {
-        return waits < Math.max(1, connections / 2);
+    /** Reports whether this client was let in before, for some lock. */
+    boolean works() {
+        return works;
     }
 
     /** Sends a call. Its done is called once, unless it is cancelled. */
     Call send(Call c) {
-        waits += c.sort == Call.Sort.WAIT ? 1 : 0; // also while it has no connection yet, or it would take one of the others'
-        if (c.sort != Call.Sort.URGENT && running >= connections) {
-            queue.add(c);
-        } else {
-            start(c, servers.get(at));
+        if (!begins(c)) {
+            (c.sort == Call.Sort.WAIT ? waiting : queue).add(c);
         }
         return c;
+    }
+
+    /** Begins a call as a line, or as a request if there is room: half of the connections are for calls that do not wait. */
+    private boolean begins(Call c) {
+        Server s = servers.get(at);
+        boolean waits = c.sort == Call.Sort.WAIT;
+        if (c.isForLock()) {
+            c.begin(s, POLL);
+        }
+        if (c.isForLock() && c.body.length() <= Calls.MOST_BYTES) {
+            for (Calls one : s.streams) {
+                if (one.hasRoom(c)) {
+                    watch(c, waits ? c.wait + c.timeout : patience(s, c.timeout));
+                    one.send(c);
+                    return true;
+                }
+            }
+            openCalls(s);
+            if (waits && s.opening && !s.streams.isEmpty()) {
+                return false; // it will be there soon
+            }
+        }
+        boolean free = c.sort == Call.Sort.URGENT || running < connections && (!waits || this.waits < Math.max(1, connections / 2));
+        if (free) {
+            start(c, s);
+        }
+        return free;
+    }
+
+    /** Begins the calls for which there was no room. */
+    private void beginMore() {
+        for (Deque<Call> q : List.of(queue, waiting)) {
+            for (Call c; (c = q.poll()) != null; ) {
+                if (!begins(c)) {
+                    q.addFirst(c);
+                    break;
+                }
+            }
+        }
+    }
+
+    /** Opens a connection of calls, if calls for locks come close together. Without one they are requests. */
+    private void openCalls(Server s) {
+        long now = System.nanoTime();
+        boolean close = !s.streams.isEmpty() || s.called != 0 && now - s.called < CLOSE;
+        s.called = now;
+        if (!close || s.opening || !s.known || backend == null || s.again != 0 && now - s.again < 0) {
+            return;
+        }
+        s.opening = true;
+        Call[] c = new Call[1];
+        c[0] = new Call(Call.Sort.URGENT, Call.CALLS, AGAIN, a -> upgraded(c[0], a));
+        start(c[0], s);
+    }
+
+    private void upgraded(Call c, Answer a) {
+        Server s = c.server;
+        if (!a.is("ok")) {
+            opened(null, s, false);
+            s.again = System.nanoTime() + (c.answered && !LATER.contains(a.kind) ? VAIN : AGAIN);
+            return;
+        }
+        var calls = new Calls(s, c.connection, loop, this);
+        calls.begin(c.rest);
+        loop.after(AGAIN, () -> {
+            if (calls.isSilent()) { // a proxy keeps lines back
+                calls.end("no answer in time");
+                s.again = System.nanoTime() + VAIN;
+            }
+        });
+    }
+
+    /** Lets a new connection have calls, or not. */
+    void opened(Calls c, Server s, boolean ok) {
+        s.opening = false;
+        s.again = ok ? 0 : System.nanoTime() + AGAIN;
+        if (ok) {
+            s.streams.add(c);
+        }
+        beginMore();
+    }
+
+    /** Takes the answer to a line. */
+    void answered(Call c, Answer a, Calls from) {
+        if (a.is("denied") && Long.valueOf(401).equals(a.body.get("status"))) { // nothing was done, and there may be another token
+            from.retire();
+            c.timer.cancel();
+            c.server.waits.remove(c);
+            start(c, c.server);
+        } else {
+            finish(c, a);
+        }
     }
 
     /** Ends a call. The server notices that its client has gone. */
@@ -58,37 +154,48 @@ final class Api {
         if (c.over) {
             return;
         }
-        if (c.server == null) {
+        if (c.timer == null) {
             c.over = true;
-            queue.remove(c);
-            waits -= c.sort == Call.Sort.WAIT ? 1 : 0;
+            (c.sort == Call.Sort.WAIT ? waiting : queue).remove(c);
             return;
         }
         if (c.connection != null) {
             c.connection.close();
+        }
+        if (c.calls != null) {
+            c.calls.leave(c);
         }
         end(c);
     }
 
     /** Goes to the next server, if this one is in use. */
     void leave(Server s) {
-        if (servers.get(at) == s) {
+        if (isInUse(s)) {
             at = (at + 1) % servers.size();
         }
     }
 
-    private void start(Call c, Server s) {
-        c.server = s;
-        c.begun = System.nanoTime();
-        if (c.sort != Call.Sort.URGENT) {
-            running++;
-        }
-        if (c.sort == Call.Sort.WAIT) {
-            s.waits.add(c);
-            probe(s);
-        }
-        c.timer = loop.after(patience(s, c.timeout), () -> late(c));
+    boolean isInUse(Server s) {
+        return servers.get(at) == s;
+    }
+
+    /** Sends a call as a request to a server. */
+    void start(Call c, Server s) {
+        c.begin(s, waits < connections / 4 && waiting.isEmpty() ? POLL : TURN);
+        c.counted = c.sort != Call.Sort.URGENT;
+        running += c.counted ? 1 : 0;
+        waits += c.sort == Call.Sort.WAIT ? 1 : 0;
+        watch(c, patience(s, c.timeout));
         connect(c);
+    }
+
+    /** Ends a call that gets no answer in time. */
+    private void watch(Call c, long time) {
+        c.timer = loop.after(time, () -> late(c));
+        if (c.sort == Call.Sort.WAIT) {
+            c.server.waits.add(c);
+            probe(c.server);
+        }
     }
 
     /** Returns how long an answer may take. A server that may be off gets a second at first if there are others. */
@@ -97,10 +204,16 @@ final class Api {
     }
 
     private void late(Call c) {
+        String why = "no answer in time";
+        Calls of = c.calls;
         if (c.connection != null) {
             c.connection.close();
         }
-        fail(c, "no answer in time");
+        boolean silent = of != null && of.leave(c);
+        fail(c, why);
+        if (silent) {
+            of.retire();
+        }
     }
 
     private void connect(Call c) {
@@ -170,16 +283,20 @@ final class Api {
             return;
         }
         Server s = c.server;
-        s.failures = 0;
-        s.known = true;
-        s.answered = System.nanoTime();
-        if (r.keepAlive) {
+        s.hears();
+        Answer a = Answer.judge(c, r, backend);
+        if (r.status == Response.UPGRADED && a.is("ok")) {
+            c.rest = r.rest;
+            finish(c, a);
+            return;
+        }
+        if (r.keepAlive && r.status != Response.UPGRADED) {
             keep(c.connection);
         } else {
             c.connection.close();
         }
         c.connection = null;
-        Answer a = Answer.judge(c, r, backend);
+        c.answered = r.status / 100 != 5;
         if (a.is("denied") && r.status == 401 && token.isInFile() && !c.again) {
             retry(c, a);
             return;
@@ -208,7 +325,8 @@ final class Api {
         });
     }
 
-    private void fail(Call c, String why) {
+    /** Ends a call without an answer. */
+    void fail(Call c, String why) {
         Server s = c.server;
         if (s.failures == 0 || c.begun - s.failed >= 0) { // many calls that fail together are one failure
             s.failures++;
@@ -225,9 +343,10 @@ final class Api {
         if (c.over) {
             return;
         }
-        if (!a.isAnswer()) {
+        if (!a.isAnswer() && !c.path.equals(Call.CALLS)) {
             leave(c.server);
         }
+        works |= c.method.equals("POST") && WORKS.contains(a.kind);
         end(c);
         c.done.accept(a);
     }
@@ -236,15 +355,18 @@ final class Api {
         c.over = true;
         c.timer.cancel();
         c.server.waits.remove(c);
-        waits -= c.sort == Call.Sort.WAIT ? 1 : 0;
-        if (c.sort != Call.Sort.URGENT && --running < connections && !queue.isEmpty()) {
-            start(queue.poll(), servers.get(at));
+        if (c.counted) {
+            running--;
+            waits -= c.sort == Call.Sort.WAIT ? 1 : 0;
+        }
+        if (!queue.isEmpty() || !waiting.isEmpty()) {
+            beginMore();
         }
     }
 
     /** Asks a server whether it lives, soon after calls began to wait there and then from time to time, until none waits. */
     private void probe(Server s) {
-        if (servers.size() == 1 || s.probed || s.waits.isEmpty()) {
+        if (s.probed || s.waits.isEmpty()) {
             return;
         }
         s.probed = true;

@@ -20,6 +20,7 @@ final class Connection implements Loop.Ready {
     private Response.Parser parser;
     private Receiver receiver; // null while the connection is idle
     private Loop.Timer idle;
+    private Calls calls; // null: it is HTTP's
 
     /** Takes over an open channel. ended is called if the connection ends while it is idle. */
     Connection(Server server, Wire wire, Loop loop, ByteBuffer buffer, java.util.function.Consumer<Connection> ended) throws IOException {
@@ -33,9 +34,22 @@ final class Connection implements Loop.Ready {
     /** Sends a request. */
     void send(byte[] text, Receiver to) {
         stay(null);
-        request = ByteBuffer.wrap(text);
         parser = new Response.Parser();
         receiver = to;
+        send(text);
+    }
+
+    /** Leaves HTTP. */
+    void become(Calls c) {
+        calls = c;
+    }
+
+    boolean isSent() {
+        return request == null;
+    }
+
+    void send(byte[] text) {
+        request = ByteBuffer.wrap(text);
         try {
             write();
         } catch (IOException e) {
@@ -73,9 +87,15 @@ final class Connection implements Loop.Ready {
 
     private void write() throws IOException {
         boolean all = wire.write(request);
-        key.interestOps(all ? SelectionKey.OP_READ : SelectionKey.OP_READ | SelectionKey.OP_WRITE);
+        int wanted = all ? SelectionKey.OP_READ : SelectionKey.OP_READ | SelectionKey.OP_WRITE;
+        if (key.interestOps() != wanted) {
+            key.interestOps(wanted);
+        }
         if (all) {
             request = null;
+            if (calls != null) {
+                calls.flush();
+            }
         }
     }
 
@@ -85,6 +105,11 @@ final class Connection implements Loop.Ready {
             int n = wire.read(buffer);
             if (n == 0) {
                 return;
+            }
+            if (n > 0 && calls != null) {
+                calls.received(buffer.array(), n);
+                more = key.isValid() && (server.secure || n == buffer.capacity());
+                continue;
             }
             if (n < 0 || receiver == null) { // an idle connection has nothing to say
                 throw new IOException("the server has ended the connection");
@@ -105,7 +130,9 @@ final class Connection implements Loop.Ready {
     private void end(Exception why) {
         Receiver to = receiver;
         close();
-        if (to == null) {
+        if (calls != null) {
+            calls.end(Dialer.describe(why));
+        } else if (to == null) {
             ended.run();
         } else {
             to.received(null, Dialer.describe(why));

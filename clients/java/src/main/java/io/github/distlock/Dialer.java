@@ -118,6 +118,9 @@ final class Dialer {
         if (e instanceof UnknownHostException) {
             return "the host is not known";
         }
+        if (e instanceof SSLException && String.valueOf(e.getMessage()).contains("nrecognized SSL message")) {
+            return "the server does not speak TLS: one without wants a URL with http://";
+        }
         if (e instanceof SSLException || e.getMessage() == null) {
             return e.getClass().getSimpleName() + (e.getMessage() == null ? "" : ": " + e.getMessage());
         }

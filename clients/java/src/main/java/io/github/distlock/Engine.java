@@ -5,6 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.ThreadLocalRandom;
@@ -12,24 +13,39 @@ import java.util.function.Consumer;
 
 /** What the locks of one client share. */
 final class Engine {
+    static final long LATE = 10_000_000_000L; // for which an attempt may be under way, beside its TTL
+
     private static final int MOST_EVENTS = 10_000; // that wait for a callback
 
     final Loop loop;
     final Api api;
     final Renewals renewals;
-    final Map<String, String> meta;
+    private final Map<String, String> meta;
+    private final StringBuilder metaText; // the same as JSON
     final ConcurrentMap<List<Object>, Hold> reentrant = new ConcurrentHashMap<>(); // by thread and name
     private final Consumer<Event> onEvent;
     private final Queue<Event> events = new ArrayDeque<>(); // guarded by itself
     private boolean reporting; // guarded by events
     private boolean failed; // of the thread that reports
+    private long complained; // when a wait without an answer was logged; the loop's
 
     Engine(Loop loop, Api api, Map<String, String> meta, Consumer<Event> onEvent) {
         this.loop = loop;
         this.api = api;
         this.meta = meta;
+        this.metaText = new StringBuilder(Json.write(meta));
         this.onEvent = onEvent;
         this.renewals = new Renewals(loop, api);
+    }
+
+    /** Returns what others see of a holder. */
+    Object meta(Options o) {
+        if (o.meta().isEmpty()) {
+            return metaText;
+        }
+        var all = new LinkedHashMap<>(meta);
+        all.putAll(o.meta());
+        return all;
     }
 
     /** Makes the body of a call for one hold. */
@@ -47,27 +63,55 @@ final class Engine {
         return Math.max(0, Math.min((long) (millis * 1e6), most));
     }
 
-    /** Releases until an answer, for a few tries. In the loop's thread. */
-    void release(Map<String, Object> hold, long until, long timeout, Consumer<Answer> done) {
+    /** Logs a wait that gets no answer, at most once a minute. In the loop's thread. */
+    void complain(String name, String why) {
+        long now = System.nanoTime();
+        if (complained == 0 || now - complained > 60_000_000_000L) {
+            complained = now;
+            Background.warn("distlock: the wait for \"" + name + "\" goes on without a server that lets it in: " + why, null);
+        }
+    }
+
+    /**
+     * Releases until an answer, or until the hold is over. done is told the answer, or "unknown" after a few tries or a time: it goes on
+     * in the background then. It is sent also to the servers where an attempt may yet arrive, which refuse one that comes later. In the
+     * loop's thread.
+     */
+    void release(Map<String, Object> hold, Set<Server> late, long until, long tell, long timeout, Consumer<Answer> done) {
+        for (Server s : late) {
+            if (!api.isInUse(s)) {
+                api.start(new Call(Call.Sort.URGENT, Call.RELEASE, hold, LATE, a -> { }), s);
+            }
+        }
         new Object() {
             int tries;
+            boolean told;
             boolean unknown; // an earlier request may have released it
 
             void send() {
-                api.send(new Call(Call.Sort.SHORT, "/v1/release", hold, 0, timeout, this::answered));
+                api.send(new Call(Call.Sort.SHORT, Call.RELEASE, hold, timeout, this::answered));
             }
 
             void answered(Answer a) {
                 tries++;
-                if (a.is("lost") && unknown) {
-                    done.accept(new Answer("ok", a.body));
-                } else if (a.isAnswer()) {
+                long now = System.nanoTime();
+                if (a.isAnswer() && !a.is("denied")) { // a right may be given back
+                    tell(a.is("lost") && unknown ? new Answer("ok", a.body) : a);
+                    return;
+                }
+                unknown |= a.is("unknown");
+                if (tries >= 2 + 2 * api.servers.size() || tell - now <= 0 || until - now <= 0) {
+                    tell(new Answer("unknown", a.body));
+                }
+                if (until - now > 0) {
+                    loop.after(pause(tries, until - now), this::send);
+                }
+            }
+
+            void tell(Answer a) {
+                if (!told) {
+                    told = true;
                     done.accept(a);
-                } else if (tries >= 2 + 2 * api.servers.size() || until - System.nanoTime() <= 0) {
-                    done.accept(new Answer("unknown", a.body));
-                } else {
-                    unknown |= a.is("unknown");
-                    loop.after(pause(tries, until - System.nanoTime()), this::send);
                 }
             }
         }.send();

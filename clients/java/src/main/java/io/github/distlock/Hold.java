@@ -2,6 +2,7 @@ package io.github.distlock;
 
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 
@@ -17,7 +18,8 @@ final class Hold {
     final long fence;
     final CompletableFuture<Void> lost = new CompletableFuture<>();
     private final Engine engine;
-    private final long since = System.nanoTime();
+    private final Set<Server> late; // where attempts to take it may yet arrive
+    private final long since; // when it was granted, or a little earlier
 
     // Guarded by this.
     private State state = State.HELD;
@@ -31,12 +33,14 @@ final class Hold {
     long next; // when it is renewed
     private Loop.Timer watch;
 
-    Hold(Engine engine, String name, String owner, Options options, long deadline, long fence) {
+    Hold(Engine engine, String name, String owner, Options options, Set<Server> late, long granted, long life, long fence) {
         this.engine = engine;
         this.name = name;
         this.owner = owner;
         this.options = options;
-        this.deadline = deadline;
+        this.late = late;
+        this.since = granted;
+        this.deadline = granted + Math.min(life - Options.margin(options.ttl()), options.maxHold());
         this.fence = fence;
     }
 
@@ -124,7 +128,7 @@ final class Hold {
     }
 
     private void prolong(long start, long ttl) {
-        deadline = Math.max(deadline - start, ttl - Options.margin(ttl)) + start;
+        deadline = Math.min(Math.max(deadline - start, ttl - Options.margin(ttl)), since + options.maxHold() - start) + start;
     }
 
     /** Renews it for a TTL of its own. */
@@ -153,7 +157,8 @@ final class Hold {
     }
 
     DistlockException.Lost over() {
-        return new DistlockException.Lost("\"" + name + (isLost() ? "\" is lost" : "\" was released"));
+        String why = System.nanoTime() - since < options.maxHold() ? "\" is lost" : "\" is lost: it was held for its maxHold";
+        return new DistlockException.Lost("\"" + name + (isLost() ? why : "\" was released"));
     }
 
     private void watch() {
@@ -238,7 +243,7 @@ final class Hold {
             wasLost = state == State.LOST;
             mayLive = !gone; // also if it is lost by the clock
             gone = true;
-            until = wasLost ? System.nanoTime() : deadline;
+            until = wasLost ? System.nanoTime() + options.ttl() : deadline; // the server may have it for as long
             if (!wasLost) {
                 state = State.RELEASED;
                 kept = keep > 0 && options.renew();
@@ -275,7 +280,8 @@ final class Hold {
     }
 
     private void release(long until, Consumer<Answer> done) {
-        engine.release(Engine.body(name, owner, options.mode()), until, options.timeout(), a -> {
+        boolean old = System.nanoTime() - since > options.life() + Engine.LATE;
+        engine.release(Engine.body(name, owner, options.mode()), old ? Set.of() : late, until, until, options.timeout(), a -> {
             if (!isLost()) {
                 engine.report(a.is("lost") ? Event.Kind.LOST : Event.Kind.RELEASED, name, System.nanoTime() - since);
             }
@@ -290,7 +296,7 @@ final class Hold {
             finishKeeping();
             release(end + options.ttl(), a -> { });
         });
-        if (left() >= end - now) {
+        if (left() + Options.margin(options.ttl()) >= end - System.nanoTime()) { // the server keeps it
             finishKeeping();
             done.complete(null);
             return;

@@ -4,9 +4,13 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Pattern;
 
 /** Reads and writes JSON, which the JDK does not. */
 final class Json {
+    private static final char[] HEX = "0123456789abcdef".toCharArray();
+    private static final Pattern NUMBER = Pattern.compile("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?");
+
     private final String text;
     private int at;
     private int depth;
@@ -34,26 +38,47 @@ final class Json {
         return (Map<String, Object>) value;
     }
 
-    /** Writes maps, lists, strings, numbers and booleans. */
+    /** Writes maps, lists, strings, numbers and booleans, in ASCII. A StringBuilder is JSON already. */
     static String write(Object value) {
+        var out = new StringBuilder(256);
+        write(value, out);
+        return out.toString();
+    }
+
+    private static void write(Object value, StringBuilder out) {
         if (value instanceof Map) {
-            var parts = new ArrayList<String>();
-            ((Map<?, ?>) value).forEach((k, v) -> parts.add(write(k) + ":" + write(v)));
-            return "{" + String.join(",", parts) + "}";
+            char before = '{';
+            for (var e : ((Map<?, ?>) value).entrySet()) {
+                write(e.getKey(), out.append(before));
+                write(e.getValue(), out.append(':'));
+                before = ',';
+            }
+            out.append(before == '{' ? "{}" : "}");
+        } else if (value instanceof List) {
+            char before = '[';
+            for (Object v : (List<?>) value) {
+                write(v, out.append(before));
+                before = ',';
+            }
+            out.append(before == '[' ? "[]" : "]");
+        } else if (value instanceof String) {
+            write((String) value, out);
+        } else {
+            out.append(value);
         }
-        if (value instanceof List) {
-            var parts = new ArrayList<String>();
-            ((List<?>) value).forEach(v -> parts.add(write(v)));
-            return "[" + String.join(",", parts) + "]";
+    }
+
+    private static void write(String text, StringBuilder out) {
+        out.append('"');
+        for (int i = 0; i < text.length(); i++) {
+            char c = text.charAt(i);
+            if (c < ' ' || c == '"' || c == '\\' || c > '~') {
+                out.append("\\u").append(HEX[c >> 12]).append(HEX[c >> 8 & 15]).append(HEX[c >> 4 & 15]).append(HEX[c & 15]);
+            } else {
+                out.append(c);
+            }
         }
-        if (!(value instanceof String)) {
-            return String.valueOf(value);
-        }
-        var out = new StringBuilder("\"");
-        for (char c : ((String) value).toCharArray()) {
-            out.append(c < ' ' || c == '"' || c == '\\' || c > '~' ? String.format("\\u%04x", (int) c) : c);
-        }
-        return out.append('"').toString();
+        out.append('"');
     }
 
     private void want(boolean ok) {
@@ -154,8 +179,8 @@ final class Json {
             case "null":
                 return null;
             default:
-                want(word.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?"));
-                return word.matches("-?[0-9]{1,18}") ? (Object) Long.valueOf(word) : (Object) Double.valueOf(word);
+                want(NUMBER.matcher(word).matches());
+                return word.length() < 19 && word.chars().noneMatch(c -> c > '9' || c == '.') ? (Object) Long.valueOf(word) : (Object) Double.valueOf(word);
         }
     }
 }

@@ -33,6 +33,7 @@ public final class Lease implements AutoCloseable {
 
     private final Share share;
     private final Cleaner.Cleanable cleanable;
+    private final AtomicBoolean closed = new AtomicBoolean();
 
     /** Makes a lease of a hold that has counted it. */
     Lease(Hold hold) {
@@ -97,7 +98,7 @@ public final class Lease implements AutoCloseable {
      * @throws DistlockException.Unavailable if no server has confirmed it. The lease is held as before
      */
     public void extend(Duration ttl) {
-        long life = Options.nanos(Options.positive(ttl));
+        long life = Options.nanos(Options.positive("ttl", ttl));
         check();
         await(share.hold.extend(life));
     }
@@ -106,7 +107,7 @@ public final class Lease implements AutoCloseable {
      * Releases the lock. Another call does nothing, or throws Lost again. An interrupt does not stop it.
      *
      * @throws DistlockException.Lost if the lock was lost before
-     * @throws DistlockException.Unavailable if no server has confirmed it: then the lock ends with its TTL
+     * @throws DistlockException.Unavailable if no server has confirmed it yet: it goes on until the TTL has ended the lock
      */
     public void release() {
         await(releaseAsync());
@@ -140,12 +141,15 @@ public final class Lease implements AutoCloseable {
 
     /**
      * Releases the lock, as {@link #release()} does. A release without an answer is no error here: the work is done, and the TTL ends
-     * the lock.
+     * the lock. It is the end of one {@code try} block: a second block over the same lease would run without the lock.
      *
-     * @throws DistlockException.Lost if the lock was lost
+     * @throws DistlockException.Lost if the lock was lost, or the lease was closed before
      */
     @Override
     public void close() {
+        if (!closed.compareAndSet(false, true)) {
+            throw new DistlockException.Lost("\"" + name() + "\" was released at the end of an earlier block; what came after it ran without the lock");
+        }
         try {
             await(end(false));
         } catch (DistlockException.Lost e) {

@@ -14,6 +14,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.locks.Lock;
 
 /**
  * The locks of a distlock server, or of several servers before the same backend. It is safe for threads, virtual ones too. One daemon
@@ -88,7 +89,7 @@ public final class Locks {
     /** Takes a lock, and gives up if one of the leases is lost. */
     private Lease lock(String name, Options o, List<Lease> before) throws InterruptedException {
         check(name);
-        Objects.requireNonNull(o, "options");
+        Objects.requireNonNull(o, "options").check();
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
@@ -113,6 +114,39 @@ public final class Locks {
             }
             awaitEnd(end, o.timeout());
             throw e;
+        }
+    }
+
+    /** What a user gets who waits in the background. Who completes it, or what depends on it, wants the lock no more. */
+    private static final class Taking<T> extends CompletableFuture<T> {
+        private final CompletableFuture<Lease> wait;
+
+        Taking(CompletableFuture<Lease> wait) {
+            this.wait = wait;
+        }
+
+        @Override
+        public <U> CompletableFuture<U> newIncompleteFuture() {
+            return new Taking<>(wait);
+        }
+
+        @Override
+        public boolean cancel(boolean mayInterrupt) {
+            return ended(super.cancel(mayInterrupt));
+        }
+
+        @Override
+        public boolean complete(T value) {
+            return ended(super.complete(value));
+        }
+
+        @Override
+        public boolean completeExceptionally(Throwable error) {
+            return ended(super.completeExceptionally(error));
+        }
+
+        private boolean ended(boolean now) {
+            return now && (wait.cancel(false) || now); // does nothing once the lock is taken
         }
     }
 
@@ -153,16 +187,17 @@ public final class Locks {
      *
      * @param name the lock's name
      * @param options how it is taken; not as a re-entrant lock, which belongs to a thread
-     * @return the lease, or the error that {@link #lock(String, Options)} throws. Cancelling it ends the wait, and leaves nothing
+     * @return the lease, or the error that {@link #lock(String, Options)} throws. Cancelling it, or a future that depends on it, ends
+     *     the wait, and leaves nothing
      */
     public CompletableFuture<Lease> lockAsync(String name, Options options) {
         check(name);
-        if (Objects.requireNonNull(options, "options").reentrant()) {
+        Objects.requireNonNull(options, "options").check();
+        if (options.reentrant()) {
             throw new IllegalArgumentException("a re-entrant lock belongs to a thread: want lock or tryLock for it");
         }
         var acquisition = new Acquisition(engine, name, options, null);
-        var result = new CompletableFuture<Lease>();
-        result.whenComplete((lease, error) -> acquisition.result.cancel(false));
+        var result = new Taking<Lease>(acquisition.result);
         acquisition.result.whenCompleteAsync((lease, error) -> {
             if (lease == null) {
                 result.completeExceptionally(error);
@@ -300,6 +335,21 @@ public final class Locks {
     }
 
     /**
+     * Returns a lock for code that wants a {@link Lock}. The thread that locks it unlocks it; unlock throws {@link DistlockException.Lost}
+     * if it was lost, and {@link IllegalMonitorStateException} if the thread does not hold it. It has no conditions. A thread that holds it
+     * waits for itself, unless the options make it re-entrant.
+     *
+     * @param name the lock's name
+     * @param options how it is taken, but for their wait
+     * @return the lock, which is not taken yet
+     */
+    public Lock asLock(String name, Options options) {
+        check(name);
+        Objects.requireNonNull(options, "options").check();
+        return new NamedLock(this, name, options);
+    }
+
+    /**
      * Asks whether a lock is held, by whomever. It needs the right to see the lock.
      *
      * @param name the lock's name
@@ -346,7 +396,10 @@ public final class Locks {
     }
 
     private static void check(String name) {
-        if (!StandardCharsets.UTF_8.newEncoder().canEncode(Objects.requireNonNull(name, "name"))) {
+        if (Objects.requireNonNull(name, "name").isEmpty()) {
+            throw new IllegalArgumentException("the name is empty: want the name of a lock");
+        }
+        if (!StandardCharsets.UTF_8.newEncoder().canEncode(name)) {
             throw new IllegalArgumentException("the name has half a character: want text that UTF-8 can contain");
         }
     }

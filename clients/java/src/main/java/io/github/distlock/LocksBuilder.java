@@ -91,7 +91,7 @@ public final class LocksBuilder {
     /**
      * Sets the key of the client's certificate.
      *
-     * @param pem a file with a PKCS #8 key that has no password: {@code -----BEGIN PRIVATE KEY-----}
+     * @param pem a file with a key that has no password: PKCS #8, PKCS #1 or SEC 1. It may have the certificate too
      * @return this
      */
     public LocksBuilder keyFile(Path pem) {
@@ -135,8 +135,8 @@ public final class LocksBuilder {
     }
 
     /**
-     * Sets how many requests may be under way at once, beside renewals; 100 by default. Half of them may wait for a lock at the server;
-     * what waits beyond that asks once a second.
+     * Sets how many requests may be under way at once, beside renewals and calls that share a connection; 100 by default. Half of them
+     * may wait for a lock at the server; what waits beyond that does so in turns.
      *
      * @param most at least 2
      * @return this

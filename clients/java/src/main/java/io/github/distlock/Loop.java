@@ -45,6 +45,7 @@ final class Loop {
     private static final AtomicInteger THREADS = new AtomicInteger();
 
     private final TreeSet<Timer> timers = new TreeSet<>();
+    private final Queue<Runnable> last = new ArrayDeque<>(); // tasks of the end of a turn
     private long numbers;
 
     // Guarded by this.
@@ -87,6 +88,11 @@ final class Loop {
         return t;
     }
 
+    /** Runs a task at the end of this turn. Only the loop's thread calls it. */
+    void last(Runnable task) {
+        last.add(task);
+    }
+
     /** Adds a channel. Only the loop's thread calls it. */
     SelectionKey register(java.nio.channels.SocketChannel channel, Ready ready) throws IOException {
         Selector s;
@@ -102,6 +108,9 @@ final class Loop {
                 Thread.interrupted(); // whoever does that: it would close each connection
                 runTasks();
                 runTimers();
+                while (!last.isEmpty()) {
+                    Background.guarded(last.poll(), "a task");
+                }
                 if (isOver(s)) {
                     break;
                 }

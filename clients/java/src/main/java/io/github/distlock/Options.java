@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
 
 /**
  * How a lock is taken. It is immutable: each method returns other options.
@@ -16,6 +17,8 @@ import java.util.Objects;
  */
 public final class Options {
     private static final Options DEFAULTS = new Options();
+    private static final Set<String> MODES = Set.of("exclusive", "read", "write");
+    private static final Duration LEAST = Duration.ofMillis(100), MOST = Duration.ofHours(1); // of a TTL that is meant
 
     private Duration ttl = Duration.ofSeconds(30);
     private Duration wait; // null is for ever
@@ -24,6 +27,7 @@ public final class Options {
     private boolean renew = true;
     private boolean reentrant;
     private Duration minHold = Duration.ZERO;
+    private Duration maxHold; // null is for ever
     private Map<String, String> meta = Map.of();
     private Runnable onLost;
 
@@ -37,6 +41,7 @@ public final class Options {
         renew = o.renew;
         reentrant = o.reentrant;
         minHold = o.minHold;
+        maxHold = o.maxHold;
         meta = o.meta;
         onLost = o.onLost;
     }
@@ -53,12 +58,12 @@ public final class Options {
     /**
      * Sets the TTL: for how long the lock outlives a process that died.
      *
-     * @param ttl more than zero
+     * @param ttl at least 100 ms, and at most an hour for a lease that is renewed
      * @return other options
      */
     public Options ttl(Duration ttl) {
         var o = new Options(this);
-        o.ttl = positive(ttl);
+        o.ttl = positive("ttl", ttl);
         return o;
     }
 
@@ -131,7 +136,7 @@ public final class Options {
 
     /**
      * Keeps the lock for a time, counted from its taking, even if it is released sooner. A job that runs on several hosts, whose
-     * clocks differ, so runs once. The release returns at once, and the lock goes on after the end of the process.
+     * clocks differ, so runs once. The release returns at once, and the lock goes on after the end of the process, also of one that was killed.
      *
      * @param minHold zero by default
      * @return other options
@@ -142,6 +147,18 @@ public final class Options {
         }
         var o = new Options(this);
         o.minHold = minHold;
+        return o;
+    }
+
+    /**
+     * Ends the lease after a time, counted from its taking, as one that is lost: nothing renews the lock of work that hangs.
+     *
+     * @param maxHold more than zero
+     * @return other options
+     */
+    public Options maxHold(Duration maxHold) {
+        var o = new Options(this);
+        o.maxHold = positive("maxHold", maxHold);
         return o;
     }
 
@@ -172,18 +189,41 @@ public final class Options {
     }
 
     private Options wantOneKind() {
-        if (mode.equals("counted") || limit > 0 && !mode.equals("exclusive")) {
+        if (!MODES.contains(mode) || limit > 0 && !mode.equals("exclusive")) {
             throw new IllegalArgumentException("mode is " + mode + (limit > 0 ? " and limit is " + limit : "")
                     + ": want exclusive, write or read, or a limit, which makes a semaphore");
         }
         return this;
     }
 
-    static Duration positive(Duration ttl) {
-        if (Objects.requireNonNull(ttl, "ttl").isNegative() || ttl.isZero()) {
-            throw new IllegalArgumentException("ttl is " + ttl + ": want more than zero");
+    static Duration positive(String what, Duration d) {
+        if (Objects.requireNonNull(d, what).isNegative() || d.isZero()) {
+            throw new IllegalArgumentException(what + " is " + d + ": want more than zero");
         }
-        return ttl;
+        return d;
+    }
+
+    /** Throws for a time that can't be meant, which depends on the other options. */
+    void check() {
+        if (ttl.compareTo(LEAST) < 0) {
+            throw new IllegalArgumentException("ttl is " + ttl + ", " + ttl.toMillis() + " ms: want at least 100 ms; Duration.ofSeconds("
+                    + Math.max(1, ttl.toMillis()) + ") are seconds");
+        }
+        if (renew && ttl.compareTo(MOST) > 0) {
+            throw new IllegalArgumentException("ttl is " + ttl + ", " + ttl.getSeconds() + " s: want at most an hour for a lease that is renewed; Duration.ofMillis("
+                    + ttl.getSeconds() + ") are milliseconds");
+        }
+        if (minHold() > maxHold()) {
+            throw new IllegalArgumentException("minHold is " + minHold + ": want no more than maxHold, " + maxHold);
+        }
+        if (!renew && minHold.compareTo(ttl) > 0) {
+            throw new IllegalArgumentException("minHold is " + minHold + ": want no more than the ttl of a lease that is not renewed, " + ttl);
+        }
+    }
+
+    /** For how long a server is to keep the lock when it grants it: a minimum hold outlives the process. */
+    long life() {
+        return Math.max(ttl(), minHold());
     }
 
     long ttl() {
@@ -213,6 +253,10 @@ public final class Options {
 
     long minHold() {
         return nanos(minHold);
+    }
+
+    long maxHold() {
+        return maxHold == null ? Long.MAX_VALUE / 4 : nanos(maxHold);
     }
 
     Map<String, String> meta() {

@@ -71,7 +71,7 @@ final class Renewals {
     private void renew(List<Hold> holds, long now) {
         var bodies = holds.stream().map(h -> h.renewal(h.options.ttl())).collect(Collectors.toList());
         long timeout = holds.stream().mapToLong(h -> h.options.timeout()).min().getAsLong();
-        api.send(new Call(Call.Sort.URGENT, "/v1/renew", Map.of("holds", bodies), 0, timeout, a -> {
+        api.send(new Call(Call.Sort.URGENT, "/v1/renew", Map.of("holds", bodies), timeout, a -> {
             String[] outcomes = outcomes(a, holds.size());
             for (int i = 0; i < outcomes.length; i++) {
                 holds.get(i).renewed(outcomes[i], now);
@@ -82,7 +82,7 @@ final class Renewals {
     /** Renews one hold, for a TTL of its own, until an answer; done gets the outcome and the time of the request. */
     void once(Hold h, long ttl, int tries, Outcome done) {
         long start = System.nanoTime();
-        api.send(new Call(Call.Sort.URGENT, "/v1/renew", Map.of("holds", List.of(h.renewal(ttl))), 0, h.options.timeout(), a -> {
+        api.send(new Call(Call.Sort.URGENT, "/v1/renew", Map.of("holds", List.of(h.renewal(ttl))), h.options.timeout(), a -> {
             String outcome = outcomes(a, 1)[0];
             if (Answer.isAnswer(outcome) || tries <= 1) {
                 done.accept(outcome, start, detail(a));

@@ -10,12 +10,16 @@ import java.util.Map;
 
 /** An answer of HTTP/1.1. */
 final class Response {
+    static final int UPGRADED = 101;
+
     final int status;
     private final Map<String, String> headers;
     private final byte[] body;
+    final byte[] rest; // what followed it
     boolean keepAlive;
 
-    private Response(int status, Map<String, String> headers, byte[] body) {
+    private Response(int status, Map<String, String> headers, byte[] body, byte[] rest) {
+        this.rest = rest;
         this.status = status;
         this.headers = headers;
         this.body = body;
@@ -58,13 +62,14 @@ final class Response {
                 }
                 readHeaders(new String(text, 0, end, StandardCharsets.ISO_8859_1).split("\r\n"));
                 start = end + 4;
-                if (status / 100 == 1) { // the answer proper follows
+                if (status / 100 == 1 && status != UPGRADED) { // the answer proper follows
                     System.arraycopy(text, start, text, 0, length -= start);
                     start = 0;
                 }
             }
             byte[] body = body();
-            return body == null ? null : new Response(status, headers, body);
+            byte[] rest = status == UPGRADED ? Arrays.copyOfRange(text, start, length) : body;
+            return body == null ? null : new Response(status, headers, body, rest);
         }
 
         private int endOfHeaders() throws IOException {
@@ -78,6 +83,9 @@ final class Response {
         }
 
         private void readHeaders(String[] lines) throws IOException {
+            if (lines[0].equals("HTTP/1.0 400 Bad Request")) {
+                throw new IOException("the answer is not HTTP/1.1: a server with TLS wants a URL with https://");
+            }
             want(lines[0].matches("HTTP/1\\.1 [1-5]\\d\\d( .*)?"));
             status = Integer.parseInt(lines[0].substring(9, 12));
             headers = new HashMap<>();
@@ -92,7 +100,7 @@ final class Response {
 
         /** Returns the body if it is complete, or null. An answer of unknown length is none of a distlock server. */
         private byte[] body() throws IOException {
-            if (status == 204 || status == 304) {
+            if (status == 204 || status == 304 || status == UPGRADED) {
                 return new byte[0];
             }
             if (headers.getOrDefault("transfer-encoding", "").equalsIgnoreCase("chunked")) {

@@ -15,6 +15,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Objects;
 import java.util.Set;
+import java.util.regex.Pattern;
 
 /** One of the servers of a client. What changes belongs to the loop's thread. */
 final class Server {
@@ -30,6 +31,10 @@ final class Server {
 
     final Deque<Connection> idle = new ArrayDeque<>();
     final Set<Call> waits = new LinkedHashSet<>(); // calls that wait for a lock
+    final List<Calls> streams = new ArrayList<>(); // connections that take calls as lines
+    boolean opening; // one of them is being opened
+    long again; // when one may be opened, or 0
+    long called; // when the last call for a lock was made
     long answered; // when it gave its last answer; if known
     boolean known;
     int failures; // since then
@@ -46,7 +51,9 @@ final class Server {
         hostHeader = socket != null ? "localhost" : port == (secure ? 443 : 80) ? host : host + ":" + port;
     }
 
-    /** Reads a URL. No message contains it, since it may contain a secret. */
+    private static final Pattern SHOWN = Pattern.compile("[a-zA-Z][a-zA-Z0-9+.-]*://(?:[^/?#]*@)?([^/?#@]*)(?:[/?#][^@]*)?");
+
+    /** Reads a URL. A message has no more of it than the scheme and the host, since the rest may contain a secret. */
     static Server of(String text) {
         String url = Objects.requireNonNull(text, "url").replaceAll("/+$", "");
         try {
@@ -64,8 +71,16 @@ final class Server {
         } catch (URISyntaxException | IllegalArgumentException e) {
             // the message would have the text
         }
-        throw new IllegalArgumentException("want URLs such as http://host:7077, https://host or http+unix:///path/to.sock; "
-                + "a token is given by token or tokenFile");
+        var shown = SHOWN.matcher(url);
+        throw new IllegalArgumentException((shown.matches() ? url.substring(0, url.indexOf(':')) + "://" + shown.group(1) : "this")
+                + " is no URL of a server: want http://host:7077, https://host or http+unix:///path/to.sock; a token is given by token or tokenFile");
+    }
+
+    /** Notes an answer. */
+    void hears() {
+        failures = 0;
+        known = true;
+        answered = System.nanoTime();
     }
 
     /** Looks up its addresses. It may block. */

@@ -1,6 +1,7 @@
 package io.github.distlock;
 
 import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -15,14 +16,17 @@ import java.security.cert.CertificateFactory;
 import java.security.spec.PKCS8EncodedKeySpec;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.regex.MatchResult;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
 /** What a client shows and trusts in TLS: a context of the user's, or certificates in files, which are read again. */
 final class Trust {
-    private static final Pattern KEY = Pattern.compile("-----BEGIN PRIVATE KEY-----([^-]+)-----END PRIVATE KEY-----");
+    private static final Pattern CERTIFICATE = Pattern.compile("-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----");
+    private static final Pattern KEY = Pattern.compile("-----BEGIN (RSA |EC |)PRIVATE KEY-----([^-:]+)-----END \\1PRIVATE KEY-----");
     private static final char[] NO_PASSWORD = {};
 
     private final SSLContext given;
@@ -96,7 +100,9 @@ final class Trust {
 
     private static Certificate[] certificates(byte[] pem, Path file) throws IOException, GeneralSecurityException {
         try {
-            var all = CertificateFactory.getInstance("X.509").generateCertificates(new ByteArrayInputStream(pem));
+            String text = CERTIFICATE.matcher(new String(pem, StandardCharsets.ISO_8859_1)).results().map(MatchResult::group).collect(Collectors.joining("\n"));
+            byte[] only = text.isEmpty() ? pem : text.getBytes(StandardCharsets.ISO_8859_1); // keys may stand before them
+            var all = CertificateFactory.getInstance("X.509").generateCertificates(new ByteArrayInputStream(only));
             if (!all.isEmpty()) {
                 return all.toArray(new Certificate[0]);
             }
@@ -108,10 +114,31 @@ final class Trust {
 
     private PrivateKey privateKey(byte[] pem, Certificate of) throws GeneralSecurityException, IOException {
         var m = KEY.matcher(new String(pem, StandardCharsets.ISO_8859_1));
-        if (!m.find()) {
-            throw new IOException(keyFile + " has no \"BEGIN PRIVATE KEY\"; openssl pkcs8 -topk8 -nocrypt writes a key so");
+        byte[] der = m.find() ? Base64.getMimeDecoder().decode(m.group(2)) : new byte[0];
+        if (der.length == 0) {
+            throw new IOException(keyFile + " has no \"BEGIN PRIVATE KEY\" without a password; openssl pkcs8 -topk8 -nocrypt writes a key so");
         }
-        byte[] der = Base64.getMimeDecoder().decode(m.group(1));
-        return KeyFactory.getInstance(of.getPublicKey().getAlgorithm()).generatePrivate(new PKCS8EncodedKeySpec(der));
+        if (!m.group(1).isEmpty()) { // PKCS #1 or SEC 1, which PKCS #8 has inside
+            byte[] key = of.getPublicKey().getEncoded();
+            int at = 2 + Math.max(0, key[1] & 0x7f & key[1] >> 7); // its algorithm
+            der = der(0x30, new byte[] {2, 1, 0}, Arrays.copyOfRange(key, at, at + 2 + key[at + 1]), der(4, der));
+        }
+        try {
+            return KeyFactory.getInstance(of.getPublicKey().getAlgorithm()).generatePrivate(new PKCS8EncodedKeySpec(der));
+        } catch (GeneralSecurityException e) {
+            throw new IOException(keyFile + " has no key of the certificate in " + certFile, e);
+        }
+    }
+
+    /** Returns a value of DER: its tag, its length, and its parts. */
+    private static byte[] der(int tag, byte[]... parts) {
+        var all = new ByteArrayOutputStream();
+        int n = Arrays.stream(parts).mapToInt(p -> p.length).sum();
+        all.write(tag);
+        all.writeBytes(n < 0x80 ? new byte[] {(byte) n} : n < 0x100 ? new byte[] {(byte) 0x81, (byte) n} : new byte[] {(byte) 0x82, (byte) (n >> 8), (byte) n});
+        for (byte[] p : parts) {
+            all.writeBytes(p);
+        }
+        return all.toByteArray();
     }
 }

@@ -89,6 +89,11 @@ final class Fake implements AutoCloseable {
 
     private void serve(HttpExchange e) throws IOException {
         String call = e.getRequestURI().getPath().substring("/v1/".length());
+        if (call.equals("calls")) { // as a proxy that does not know it
+            e.sendResponseHeaders(404, -1);
+            e.close();
+            return;
+        }
         var body = (Map<?, ?>) Json.read(new String(e.getRequestBody().readAllBytes(), StandardCharsets.UTF_8));
         calls.add(new Call(call, body, e.getRequestHeaders().getFirst("Authorization"), e.getRequestHeaders().getFirst("Distlock-Backend"),
                 e.getRemoteAddress().getPort()));

@@ -65,6 +65,74 @@ final class LocksTest {
         }
     }
 
+    /** Nothing is called at the beginning of a second block, so its end says that it ran without the lock. */
+    static void secondBlockOfALease() throws Exception {
+        try (var s = new Fake(GRANT)) {
+            var lease = s.locks().lock("x", TRY);
+            try (lease) {
+                lease.check();
+                lease.release(); // sooner than the end of the block
+            }
+            fails(DistlockException.Lost.class, () -> {
+                try (lease) {
+                    fails(DistlockException.Lost.class, lease::check);
+                }
+            });
+            lease.release();
+            expect(s.of("release").size(), 1);
+            var both = s.locks().lockAll(List.of("a", "b"), TRY);
+            both.close();
+            fails(DistlockException.Lost.class, both::close);
+        }
+    }
+
+    /** The server keeps a minimum hold, also if the process is killed at once. */
+    static void minimumHoldOfAKilledProcess() throws Exception {
+        try (var s = new Fake(grant(60_000, "7"))) {
+            s.locks().lock("x", ttl(4_000).minHold(Duration.ofMinutes(1))).release();
+            expect(s.of("acquire").get(0).get("ttl_ms"), 60_000L);
+            expect(s.calls.size(), 1); // the release needs nothing now
+        }
+    }
+
+    static void maximumHold() throws Exception {
+        try (var s = new Fake(GRANT).on("renew", Fake.RENEWED)) {
+            var o = ttl(30_000).maxHold(Duration.ofMillis(500));
+            fails(IllegalArgumentException.class, () -> s.locks().lock("x", o.minHold(Duration.ofSeconds(1))));
+            var lease = s.locks().lock("x", o);
+            that(lease.remaining().toMillis() <= 500); // and not 29 s
+            lease.lost().get();
+            that(fails(DistlockException.Lost.class, lease::check).getMessage().contains("maxHold"));
+            fails(DistlockException.Lost.class, lease::close);
+            expect(s.of("release").size(), 1);
+        }
+    }
+
+    static void lockOfTheJDK() throws Exception {
+        try (var s = new Fake(GRANT)) {
+            var lock = s.locks().asLock("x", TRY);
+            fails(IllegalMonitorStateException.class, lock::unlock);
+            lock.lock();
+            s.on("acquire", HELD);
+            that(!lock.tryLock());
+            that(!lock.tryLock(1, java.util.concurrent.TimeUnit.MILLISECONDS));
+            s.on("acquire", GRANT);
+            lock.unlock();
+            fails(IllegalMonitorStateException.class, lock::unlock);
+            Thread.currentThread().interrupt();
+            fails(InterruptedException.class, lock::lockInterruptibly);
+            Thread.currentThread().interrupt();
+            lock.lock();
+            that(Thread.interrupted());
+            Thread.currentThread().interrupt();
+            that(lock.tryLock() && Thread.interrupted());
+            lock.unlock();
+            lock.unlock();
+            that(s.of("release").size() >= 3); // and one of a place in the queue
+            fails(UnsupportedOperationException.class, lock::newCondition);
+        }
+    }
+
     static void semaphoreAndReader() throws Exception {
         try (var s = new Fake(GRANT)) {
             s.locks().lock("x", Options.defaults().limit(3)).release();
@@ -200,6 +268,23 @@ final class LocksTest {
             expect(List.of(draining.calls.size(), good.calls.size()), List.of(1, 2));
         }
         fails(DistlockException.Unavailable.class, () -> Locks.of(DEAD).lock("x", TRY));
+    }
+
+    /** An attempt may arrive after the release at another server: its own one has to know. */
+    static void releaseWhereAnAttemptMayArrive() throws Exception {
+        for (boolean granted : List.of(true, false)) {
+            try (var silent = new Fake(HANG); var next = new Fake(granted ? GRANT : HELD)) {
+                var locks = Locks.of(silent.url(), next.url());
+                locks.lockAsync("x", ttl(3_000).wait(Duration.ofSeconds(4))).handle((lease, error) -> {
+                    if (granted) {
+                        lease.release();
+                    }
+                    return null;
+                }).get();
+                eventually(() -> !silent.of("release").isEmpty() && !next.of("release").isEmpty());
+                expect(silent.of("release").get(0).get("owner"), silent.of("acquire").get(0).get("owner"));
+            }
+        }
     }
 
     static void anotherBackendIsAnError() throws Exception {
@@ -346,6 +431,40 @@ final class LocksTest {
         }
     }
 
+    /** The call may give up, but the release goes on; a right may be given back. */
+    static void releaseOutlastsWhatRefusesIt() throws Exception {
+        for (Reply odd : List.of(DROP, problem(503, "unsent"), problem(403, "denied"), problem(429, "unsent"))) {
+            var all = new Reply[7];
+            Arrays.fill(all, odd);
+            all[6] = RELEASED;
+            try (var s = new Fake(GRANT).on("release", all)) {
+                var lease = s.locks().lock("x", TRY);
+                fails(DistlockException.Unavailable.class, lease::release);
+                eventually(() -> s.of("release").size() == 7);
+            }
+        }
+    }
+
+    /** A token that is away ends no wait of a client that was let in before. One that never was is told at once, and a try too. */
+    static void waitOutlastsARefusal() throws Exception {
+        for (Reply odd : List.of(problem(401, "denied"), problem(403, "denied"), problem(429, "unsent"), new Reply(503, "<html>"))) {
+            try (var s = new Fake(GRANT)) {
+                var locks = s.locks();
+                locks.lock("x", TRY).close();
+                s.on("acquire", odd, odd, odd, GRANT);
+                locks.lock("x", Options.defaults()).close();
+                expect(s.of("acquire").size(), 5);
+            }
+        }
+        try (var s = new Fake(GRANT)) {
+            var locks = s.locks();
+            locks.lock("x", TRY).close();
+            s.on("acquire", problem(403, "denied"));
+            fails(DistlockException.Denied.class, () -> locks.lock("x", TRY));
+            fails(DistlockException.Denied.class, () -> locks.lock("x", Options.defaults().wait(Duration.ofMillis(200))));
+        }
+    }
+
     static void releaseByAnInterruptedThread() throws Exception {
         try (var s = new Fake(GRANT)) {
             var lease = s.locks().lock("x", TRY);
@@ -379,6 +498,10 @@ final class LocksTest {
     }
 
     static void wrongArguments() throws Exception {
+        for (var shown : Map.of("redis://h/x", "redis://h is", "http://user:hidden@h:1/x?y", "http://h:1 is", "http://h:99999/hidden", "http://h:99999 is").entrySet()) {
+            String message = fails(IllegalArgumentException.class, () -> Locks.of(shown.getKey())).getMessage();
+            that(message.startsWith(shown.getValue()) && !message.contains("hidden"));
+        }
         for (String url : List.of("redis://h", "http://user:hidden@h", "localhost:1", "unix:/s", "http://h?a=b", "no URL hidden", "http://h:99999", "http+unix:///%zz", "http+unix://h/s")) {
             that(!fails(IllegalArgumentException.class, () -> Locks.of(url)).getMessage().contains("hidden"));
         }
@@ -387,6 +510,14 @@ final class LocksTest {
         }
         fails(IllegalArgumentException.class, Locks::of);
         fails(IllegalArgumentException.class, () -> ttl(0));
+        that(fails(IllegalArgumentException.class, () -> TRY.mode("shared")).getMessage().contains("read"));
+        var none = Locks.of(DEAD);
+        that(fails(IllegalArgumentException.class, () -> none.lock("", TRY)).getMessage().contains("empty"));
+        for (var wrong : Map.of(TRY.ttl(Duration.ofMillis(30)), "Duration.ofSeconds(30)", TRY.ttl(Duration.ofSeconds(30_000)), "Duration.ofMillis(30000)",
+                TRY.renew(false).minHold(Duration.ofMinutes(1)), "minHold").entrySet()) {
+            that(fails(IllegalArgumentException.class, () -> none.lock("x", wrong.getKey())).getMessage().contains(wrong.getValue()));
+            fails(IllegalArgumentException.class, () -> none.lockAsync("x", wrong.getKey()));
+        }
         fails(IllegalArgumentException.class, () -> TRY.limit(0));
         for (Check.Work w : List.<Check.Work>of(() -> TRY.limit(3).mode("read"), () -> TRY.mode("read").limit(3), () -> TRY.mode("counted"))) {
             that(fails(IllegalArgumentException.class, w).getMessage().contains("want exclusive, write or read, or a limit"));
@@ -405,6 +536,33 @@ final class LocksTest {
         java.nio.file.Files.writeString(file, "no PEM");
         expect(fails(IllegalArgumentException.class, () -> Locks.builder().url("https://h").caFile(file).build()).getMessage(), message);
         java.nio.file.Files.delete(file);
+    }
+
+    /** A key may be written as PKCS #8, PKCS #1 or SEC 1, and stand before its certificate. */
+    static void kindsOfKeys() throws Exception {
+        var dir = java.nio.file.Files.createTempDirectory("distlock-java");
+        for (String algorithm : List.of("RSA", "EC")) {
+            FeaturesTest.certify(dir, algorithm, algorithm);
+            String cert = java.nio.file.Files.readString(dir.resolve(algorithm + ".crt"));
+            String key = java.nio.file.Files.readString(dir.resolve(algorithm + ".key"));
+            byte[] der = java.util.Base64.getMimeDecoder().decode(key.replaceAll("-----.*", ""));
+            int at = contents(der, 0) + 3, inner = contents(der, at + 2 + der[at + 1]); // behind the version and the algorithm
+            String old = FeaturesTest.pem(algorithm + " PRIVATE KEY", Arrays.copyOfRange(der, inner, der.length));
+            for (String written : List.of(key, old, "-----BEGIN EC PARAMETERS-----\nAAAA\n-----END EC PARAMETERS-----\n" + old)) {
+                var both = java.nio.file.Files.writeString(dir.resolve("both.pem"), written + cert);
+                new Trust(null, both, both, both).context();
+            }
+        }
+        var locked = java.nio.file.Files.writeString(dir.resolve("locked.key"), "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END RSA PRIVATE KEY-----\n");
+        that(fails(IllegalArgumentException.class, () -> Locks.builder().url("https://h").certFile(dir.resolve("EC.crt")).keyFile(locked).build())
+                .getMessage().contains("without a password"));
+        that(fails(IllegalArgumentException.class, () -> Locks.builder().url("https://h").certFile(dir.resolve("EC.crt")).keyFile(dir.resolve("RSA.key")).build())
+                .getMessage().contains("no key of the certificate"));
+    }
+
+    /** Returns where the contents of a value of DER begin. */
+    private static int contents(byte[] der, int at) {
+        return at + 2 + (der[at + 1] < 0 ? der[at + 1] & 0x7f : 0);
     }
 
     static void socketsWithSpaces() throws Exception {
@@ -468,6 +626,6 @@ final class LocksTest {
     }
 
     public static void main(String[] args) {
-        Check.run(args, LocksTest.class, AsyncTest.class);
+        Check.run(args, LocksTest.class, AsyncTest.class, CallsTest.class);
     }
 }

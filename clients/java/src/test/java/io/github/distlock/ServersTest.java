@@ -52,7 +52,7 @@ final class ServersTest {
             for (int i = 0; i < 5; i++) {
                 locks.lock(name(), OPTIONS).close();
             }
-            that(hangs.connections.get() - before <= 2); // an acquire, and a probe beside it
+            that(hangs.connections.get() - before <= 3); // an acquire, a probe beside it, and the release of what may arrive late
         }
     }
 
