@@ -10,6 +10,8 @@ const MOST = 1 << 20; // characters of an answer, or of a line of one that has l
 const IDLE = 20_000; // ms after which an unused connection ends: a firewall may have forgotten it
 const LONGEST = 2 ** 31 - 1; // ms of a timer
 
+const ready = new WeakSet(); // sockets that are connected
+
 /**
  * Sends a request, and returns its status, headers and text. Nothing takes longer than most, and no connection longer than
  * connect. An error has unsent if no byte of the request can have left.
@@ -31,9 +33,12 @@ function send(secure, options, { body = "", most, connect, signal, background, l
     };
     request.on("socket", (socket) => {
       if (background) socket.unref();
-      if (request.reusedSocket) return isConnected();
+      if (request.reusedSocket || ready.has(socket)) return isConnected(); // of a request before this one
       patience = after(Math.min(connect, most), () => cut("no connection in time"));
-      socket.once(secure ? "secureConnect" : "connect", isConnected);
+      const event = secure ? "secureConnect" : "connect";
+      const begin = () => isConnected(ready.add(socket));
+      socket.once(event, begin);
+      request.once("close", () => socket.off(event, begin));
     });
     request.on("response", (response) => {
       responded = true;

@@ -140,6 +140,17 @@ test("a lock that is stuck delays no wait for another, and turns are even", asyn
   await stuck.release();
 });
 
+test("a request that waited for another one's connection, and has no answer, may have been done", async (t) => {
+  let tries = 0;
+  const server = await serve(t, { acquire: [({ name }) => (name === "slow" || tries++ > 0 ? sleep(50, HELD) : drop)] }, { streams: false });
+  const locks = new Locks(server.url, { connections: 2 });
+  await locks.tryLock("slow");
+  const others = [1, 2].map(() => locks.tryLock("slow"));
+  assert.equal(await locks.tryLock("x"), null);
+  await Promise.all(others);
+  assert.equal(server.calls("release")[0]?.owner, server.calls("acquire").find((b) => b.name === "x").owner);
+});
+
 test("waits that are too many for requests ask now and then", async (t) => {
   let free = false;
   const server = await serve(t, { acquire: [({ name, wait_ms }) => (free || name === "free" ? grant() : wait_ms > 0 ? hang : HELD)] }, { streams: false });
