@@ -103,5 +103,14 @@ export async function eventually(isTrue) {
   while (!(await isTrue())) await sleep(3);
 }
 
+/** Resolves with the next warning whose text matches: a test may cause others, and late. */
+export const warning = (pattern) => new Promise((resolve) => {
+  process.on("warning", function heard(w) {
+    if (!pattern.test(w.message)) return;
+    process.off("warning", heard);
+    resolve(w);
+  });
+});
+
 /** Resolves when a signal is aborted. */
 export const aborted = (signal) => new Promise((resolve) => (signal.aborted ? resolve() : signal.addEventListener("abort", resolve)));

@@ -10,7 +10,7 @@ import vm from "node:vm";
 import holding from "../lib/hold.js";
 import keeping from "../lib/keeper.js";
 import { Invalid, Locks, Lost, Unavailable } from "../distlock.mjs";
-import { HELD, RENEWED, aborted, drop, eventually, grant, hang, locksOf, problem, serve } from "./fake.mjs";
+import { HELD, RENEWED, aborted, drop, eventually, grant, hang, locksOf, problem, serve, warning } from "./fake.mjs";
 
 const { Hold } = holding;
 const { Keeper } = keeping;
@@ -128,14 +128,14 @@ test("a lease that is forgotten ends", async (t) => {
   const events = [];
   const server = await serve(t, { acquire: [grant({ ttl_ms: 20_100 })], renew: [RENEWED] });
   const locks = new Locks(server.url, { onEvent: (e) => events.push(e.kind) });
-  const warned = new Promise((resolve) => process.once("warning", resolve));
+  const warned = warning(/"x" was never released/);
   let told;
   const signal = await (async () => (await locks.lock("x", { onLost: (e) => (told = e) })).signal)();
   while (server.calls("release").length === 0) {
     gc();
     await sleep(5);
   }
-  assert.match((await warned).message, /"x" was never released/);
+  await warned;
   assert.ok(signal.aborted && told instanceof Lost && signal.reason === told);
   assert.deepEqual(events, ["taken", "forgotten"]);
   const renewals = server.calls("renew").length;
