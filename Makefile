@@ -19,7 +19,7 @@ LONGONLY = ./proof/faultfuzz ./proof/model ./interop/kube
 # Packages whose tests for make test-long need the machine: an API server and a gateway answer late beside others.
 ALONE = ./backend/kubelock ./backend/s3lock ./interop/kube
 # Packages of all modules that make test runs, first those that take long and are not SERIAL.
-TESTED = $(shell $(GO) list ./proof/sqltest ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS) $(LONGONLY)))
+TESTED = $(shell $(GO) list ./proof/sqltest ./proof/clients ./proof/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS) $(LONGONLY)))
 # Packages that have tests which only make test-long runs. The soak has a line of its own.
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e /soak$$ $(patsubst %,-e '^%$$',$(ALONE)))
 # Cells of chaos that CI runs: eight stores and layouts.
