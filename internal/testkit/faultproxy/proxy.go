@@ -269,17 +269,18 @@ func (p *Proxy) accept() {
 				client.Close()
 				continue
 			}
-			p.connect(client, server)
+			p.connect(client, server, target)
 		}
 	}
 }
 
-func (p *Proxy) connect(client, server net.Conn) {
+// connect links a client to a server of target.
+func (p *Proxy) connect(client, server net.Conn, target string) {
 	k := &link{p: p, client: client, server: server, cut: make(chan struct{})}
 	p.locked(func() {
 		p.links = append(p.links, k)
 		k.silent = p.sever != nil && p.sever(k)
-		if p.refuses { // it was accepted before
+		if p.refuses || target != p.target { // it was accepted before
 			k.close()
 		}
 	})
@@ -308,7 +309,7 @@ func (p *Proxy) acceptSOCKS(client net.Conn) {
 		return
 	}
 	io.WriteString(client, socksAccepted)
-	p.connect(client, server)
+	p.connect(client, server, "")
 }
 
 // socksTarget returns the address that a client wants to reach.

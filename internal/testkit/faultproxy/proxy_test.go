@@ -363,3 +363,18 @@ func TestRetargetEndsConnections(t *testing.T) {
 		t.Error("the line has not reached the new server")
 	}
 }
+
+// A connection to the old server that is made beside Retarget does not live on.
+func TestRetargetBesideANewConnection(t *testing.T) {
+	old := newEcho(t)
+	p := New(t, old.addr)
+	client, ours := net.Pipe()
+	server := must.Get(net.Dial("tcp", old.addr))(t)
+	p.Retarget(newEcho(t).addr)
+	p.connect(ours, server, old.addr)
+	if _, err := client.Write([]byte("late\n")); err == nil {
+		if line, err := bufio.NewReader(client).ReadString('\n'); err == nil {
+			t.Errorf("it answers %q", line)
+		}
+	}
+}
