@@ -204,16 +204,6 @@ func (c *call) answer() string {
 	return ""
 }
 
-// answered returns an answer if there is one.
-func (c *call) answered() (string, bool) {
-	select {
-	case text := <-c.answers:
-		return text, true
-	default:
-		return "", false
-	}
-}
-
 // hears returns the rest of the next answer, which begins with a word.
 func (c *call) hears(word string) string {
 	c.Helper()
