@@ -66,7 +66,7 @@ func (s *store) wrapRead(err error) error {
 	return s.wrap(err)
 }
 
-// Swap makes the changes in one transaction.
+// Swap makes the changes in one transaction, and a single one with one statement if it can.
 func (s *store) Swap(ctx context.Context, changes []engine.Change) []engine.Outcome {
 	list := make([]engine.Outcome, len(changes)) // an abandoned job still writes it
 	j := s.w.newJob(ctx, func(j *job) (err error) {

@@ -80,7 +80,7 @@ func (w *writer) do(ctx context.Context, run func(*job) error) error {
 	return w.await(w.newJob(ctx, run))
 }
 
-// await is do of a job.
+// await waits for the result of a job, as do does.
 func (w *writer) await(j *job) error {
 	if w.runAlone(j) {
 		return <-j.done
@@ -212,7 +212,7 @@ func (w *writer) attempt(batch []*job) error {
 	return nil
 }
 
-// transact runs the jobs in one transaction, and answers them once it is committed. An error of one fails them all.
+// transact runs the jobs in one transaction, or a lone one with one statement, and answers them once they are committed. An error of one fails them all.
 func (w *writer) transact(batch []*job) error {
 	if err := w.files.check(); err != nil {
 		return err
@@ -236,8 +236,12 @@ func (w *writer) write(batch []*job) error {
 	stamp := now-w.stamped >= int64(stampEvery)
 	if one := batch[0]; one.lone && len(batch) == 1 && !stamp {
 		err := one.again()
-		if !errors.Is(err, errNotAlone) {
-			return w.forget(err)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, errNotAlone):
+			w.known = nil
+			return err
 		}
 	}
 	for _, j := range batch {
@@ -249,7 +253,8 @@ func (w *writer) write(batch []*job) error {
 	if err := w.runAll(batch, stamp, now); err != nil {
 		// Some errors have ended the transaction already.
 		_, _ = w.stmts.rollback.exec()
-		return w.forget(err)
+		w.known = nil
+		return err
 	}
 	if stamp {
 		w.stamped = now
@@ -259,14 +264,6 @@ func (w *writer) write(batch []*job) error {
 
 // errNotAlone says that a job needs a transaction.
 var errNotAlone = errors.New("the row is new, or another process has changed it")
-
-// forget forgets what may not be written, after an error.
-func (w *writer) forget(err error) error {
-	if err != nil {
-		w.known = nil
-	}
-	return err
-}
 
 // again runs the job, also after an attempt that wrote nothing.
 func (j *job) again() error {
