@@ -104,7 +104,7 @@ func maxHold(c *cell) {
 	c.eventually("a free lock", func() bool { return r.isFree("a") })
 }
 
-// exits ends a program as those of its language end.
+// exits lets a program end as programs of its language do.
 func exits(c *cell) {
 	r := newRig(c, false)
 	p := c.alone(r)

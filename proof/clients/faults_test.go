@@ -24,7 +24,7 @@ var faultPromises = slices.Concat(troubled(), []promise{
 	{name: "a wait for a server that is not there says so in the log", keep: waitIsTold, without: "go"},
 })
 
-// trouble is what waits, leases and releases outlive.
+// trouble is a failure that waits, leases and releases outlive.
 type trouble struct {
 	what       string
 	begin, end func(*rig)

@@ -72,7 +72,7 @@ func goProgram(_, _ string) error {
 	})
 }
 
-// className is what the other languages call an error.
+// className returns the name of the class of an error in the other languages.
 func className(err error) string {
 	switch {
 	case errors.Is(err, distlock.ErrHeld):

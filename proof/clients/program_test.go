@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/must"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -104,7 +105,7 @@ type peer struct {
 	patience time.Duration // for what isn't meant to take long
 }
 
-const patience = 2 * time.Minute
+const patience = locktest.Patience
 
 // start starts a program with a client. It ends with the test.
 func (l *language) start(tb testing.TB, urls ...string) *peer {

@@ -30,7 +30,7 @@ type rig struct {
 	c      *distlock.Client
 	proxy  *faultproxy.Proxy
 	url    string
-	tokens string // the file of those who may call; empty: everybody may
+	tokens string // the file of the clients' tokens; empty: they need none
 	access *server.Access
 
 	mu     sync.Mutex
@@ -89,7 +89,7 @@ func (r *rig) gone() { r.proxy.Retarget(testserver.DeadAddr(r.cell)) }
 // back ends gone.
 func (r *rig) back() { r.proxy.Retarget(r.addr) }
 
-// refuses lets a proxy answer all requests from now on, also those of connections that there are; 0 ends that.
+// refuses lets a proxy answer all requests from now on, also those on open connections; 0 ends that.
 func (r *rig) refuses(status int) {
 	r.mu.Lock()
 	r.status = status

@@ -27,7 +27,7 @@ type promise struct {
 
 func (p promise) isFor(l *language) bool { return !slices.Contains(strings.Fields(p.without), l.name) }
 
-// suite is what clients promise. It is to them what drivertest is to backends.
+// suite returns the promises of clients, as drivertest has those of backends.
 func suite() []promise {
 	return slices.Concat(usePromises, faultPromises, endPromises, argumentPromises)
 }
@@ -185,7 +185,7 @@ var sharedPrograms = struct {
 	byLanguage map[*language]*program
 }{byLanguage: map[*language]*program{}}
 
-// client makes a client of a rig in the program that the cells share. More URLs come before that of the rig.
+// client makes a client of a rig in the program that the cells share. The rig's URL comes behind those of more.
 func (c *cell) client(r *rig, more ...string) *peer {
 	c.Helper()
 	sharedPrograms.Lock()
@@ -252,7 +252,7 @@ func table() string {
 	return b.String()
 }
 
-// The table on the page is that of the suite, and what is known to be broken is a promise.
+// The page has the suite's table, and each line of known names a promise.
 func TestTable(t *testing.T) {
 	text := string(must.Get(os.ReadFile(page))(t))
 	begin := strings.Index(text, "| promise |")
